@@ -2,6 +2,8 @@
 
 from itertools import takewhile
 
+import pytest
+
 from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, ReadBlocks, SaveBlock
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -280,13 +282,17 @@ def test_the_memory_of_what_was_evicted_is_bounded() -> None:
     assert len(manager.block_pool.index._evicted) == 16
 
 
-def test_it_is_there_under_another_salt() -> None:
+@pytest.mark.parametrize(
+    ("caller", "reason"), [("own", MissReason.SALT), ("other", MissReason.NEVER_SEEN)]
+)
+def test_it_is_there_under_another_salt(caller: str, reason: MissReason) -> None:
+    """Which only the same caller is told: otherwise callers could ask what others have asked."""
     manager = make_manager()
-    first = make_request("a", 9, cache_salt=b"theirs")
+    first = make_request("a", 9, cache_salt=b"first", caller="own")
     begin(manager, first)
     compute(manager, first, 9)
-    match = begin(manager, make_request("b", 9, cache_salt=b"mine"))
-    assert match == PrefixMatch(0, 0, PrefixMiss(MissReason.SALT, 0))
+    match = begin(manager, make_request("b", 9, cache_salt=b"second", caller=caller))
+    assert match == PrefixMatch(0, 0, PrefixMiss(reason, 0))
 
 
 def test_disabled() -> None:

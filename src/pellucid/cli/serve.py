@@ -97,6 +97,13 @@ class AccessOptions:
             " PELLUCID_ADMIN_KEY are accepted too.",
         ),
     ] = None
+    isolate_keys: Annotated[
+        bool,
+        _access(
+            "--isolate-keys",
+            help="Callers learn nothing of the requests of other keys: no ids, no counts, no events.",
+        ),
+    ] = False
     allow_anyone: Annotated[
         bool,
         _access("--allow-anyone", help="Serve other machines without API keys."),
@@ -152,6 +159,7 @@ def serve(
         keep_billing_block=listening_options.keep_billing_block,
         otlp_endpoint=listening_options.otlp_endpoint,
         api_keys=ApiKeys.read(access_options.api_keys),
+        isolate_keys=access_options.isolate_keys,
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),
         allowed_origins=tuple(access_options.allowed_origin or ()),

@@ -1,6 +1,6 @@
 """A block of the KV cache, and the key by which the prefix index finds its contents."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,8 @@ class BlockKey:
         index: of the block in its request's block table.
         token_ids: of the block.
         group: of the layers whose keys and values it holds.
+        caller: whose request it was made for: no other caller is told that the same tokens are there under another
+            salt.
     """
 
     block_hash: bytes
@@ -20,6 +22,7 @@ class BlockKey:
     index: int
     token_ids: tuple[int, ...]
     group: int = 0
+    caller: str = field(default="", compare=False)
 
 
 class Block:

@@ -113,7 +113,9 @@ class BlockTable:
             token_ids = tuple(self.request.token_ids(start, start + self._block_size))
             parent = keys[-1].block_hash if keys else self._root()
             digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-            keys.append(BlockKey(digest, parent, len(keys), token_ids, self.group))
+            keys.append(
+                BlockKey(digest, parent, len(keys), token_ids, self.group, self.request.caller)
+            )
         return keys[index]
 
     def _root(self) -> bytes:

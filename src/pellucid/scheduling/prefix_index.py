@@ -20,7 +20,7 @@ class MissReason(Enum):
     DISABLED = "disabled"  # prefix caching is off, or prompt_logprobs need all positions computed
     # The blocks are there, but no snapshot of the recurrent states at their end.
     RECURRENT = "recurrent"
-    SALT = "salt"  # the block is in the index under another salt
+    SALT = "salt"  # the block is in the index under another salt of the same caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class PrefixIndex:
         self._blocks: dict[bytes, Block] = {}
         # parent hash -> first token -> block hash -> None, in order of sealing
         self._children: dict[bytes, dict[int, dict[bytes, None]]] = {}
-        # Groups and token ids, whatever the salt.
-        self._first_blocks: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        # Callers, groups and token ids, whatever the salt.
+        self._first_blocks: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
         self._evicted: OrderedDict[bytes, int] = OrderedDict()  # hash -> evictions until then
         self._max_evicted = num_blocks * EVICTED_PER_BLOCK
         self._num_evicted = 0
@@ -95,7 +95,7 @@ class PrefixIndex:
         children = self._children.setdefault(key.parent_hash, {})
         children.setdefault(key.token_ids[0], {})[key.block_hash] = None
         if key.index == 0:
-            self._first_blocks[key.group, key.token_ids] += 1
+            self._first_blocks[_without_salt(key)] += 1
         self._evicted.pop(key.block_hash, None)
 
     def remove(self, key: BlockKey) -> None:
@@ -108,7 +108,7 @@ class PrefixIndex:
         if not children:
             del self._children[key.parent_hash]
         if key.index == 0:
-            first = key.group, key.token_ids
+            first = _without_salt(key)
             self._first_blocks[first] -= 1
             if not self._first_blocks[first]:
                 del self._first_blocks[first]
@@ -127,7 +127,7 @@ class PrefixIndex:
         if evicted is not None:
             since = self._num_evicted - evicted
             return PrefixMiss(MissReason.EVICTED, at_token, num_evicted_since=since)
-        if key.index == 0 and (key.group, key.token_ids) in self._first_blocks:
+        if key.index == 0 and _without_salt(key) in self._first_blocks:
             return PrefixMiss(MissReason.SALT, at_token)
         nearest = max(
             self._candidates(key),
@@ -166,9 +166,13 @@ class PrefixIndex:
         assert sum(map(len, alike)) == len(self._blocks) and all(alike)
         first_blocks = (block.key for block in self._blocks.values())
         assert self._first_blocks == Counter(
-            (key.group, key.token_ids) for key in first_blocks if key is not None and key.index == 0
+            _without_salt(key) for key in first_blocks if key is not None and key.index == 0
         )
         assert len(self._evicted) <= self._max_evicted
+
+
+def _without_salt(key: BlockKey) -> tuple[str, int, tuple[int, ...]]:
+    return key.caller, key.group, key.token_ids
 
 
 def _num_common(key: BlockKey, block: Block) -> int:

@@ -24,13 +24,19 @@ class Admission:
         limits: see `Limits`.
         clock: seconds, monotonic.
         callers: all callers; empty: there are no keys.
+        isolates: errors tell a caller nothing of the others.
     """
 
     def __init__(
-        self, limits: Limits, clock: Callable[[], float], callers: Collection[Caller] = ()
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        callers: Collection[Caller] = (),
+        isolates: bool = False,
     ) -> None:
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=RATE_WINDOW)
+        self._isolates = isolates
         weights = {caller.name: caller.weight for caller in callers}
         self.completions = Quota(limits.max_unfinished_completions, weights)
         self.tokens = Quota(limits.max_unfinished_tokens, weights)
@@ -51,17 +57,13 @@ class Admission:
         """Raises an ApiError, 429 with the numbers, if there is no room for so many completions."""
         quota = self.completions
         if num_completions > quota.room(caller.name):
-            raise self._overloaded(
-                f"{quota.used} of {quota.limit} completions are unfinished{quota.describe(caller.name)}"
-            )
+            raise self._overloaded(quota, caller.name, "completions are unfinished")
 
     def check_text_room(self, caller: Caller) -> None:
         """Raises an ApiError, 429 with the numbers, if there is no room for another text."""
         quota = self.texts
         if not quota.room(caller.name):
-            raise self._overloaded(
-                f"{quota.used} of {quota.limit} texts wait to be read{quota.describe(caller.name)}"
-            )
+            raise self._overloaded(quota, caller.name, "texts wait to be read")
 
     @contextmanager
     def text(self, caller: Caller) -> Iterator[None]:
@@ -85,10 +87,8 @@ class Admission:
                 f"the prompts have {num_tokens} tokens; the server holds at most {quota.most(caller)}",
             )
         if num_tokens > quota.room(caller):
-            raise self._overloaded(
-                f"unfinished prompts have {quota.used} of {quota.limit} tokens, and this call"
-                f" {num_tokens}{quota.describe(caller)}"
-            )
+            what = f"tokens of prompts are unfinished, and this call has {num_tokens}"
+            raise self._overloaded(quota, caller, what)
         quota.take(caller, num_tokens)
 
     def _leave(self, place: "Place") -> None:
@@ -96,8 +96,12 @@ class Admission:
         self.tokens.take(place.caller, -place.num_tokens)
         self._ends.append(self._clock())
 
-    def _overloaded(self, message: str) -> ApiError:
+    def _overloaded(self, quota: "Quota", caller: str, what: str) -> ApiError:
         self.num_refused += 1
+        if self._isolates:
+            message = f"{quota.used_by(caller)} of this key's {what}; there is no room for more"
+            return overloaded(message, 1)
+        message = f"{quota.used} of {quota.limit} {what}{quota.describe(caller)}"
         return overloaded(message, self._seconds_until_room())
 
     def _seconds_until_room(self) -> float:
@@ -139,6 +143,9 @@ class Quota:
             if name != caller
         )
         return self.limit - self.used - kept_for_others
+
+    def used_by(self, caller: str) -> int:
+        return self._used_by[caller]
 
     def take(self, caller: str, count: int) -> None:
         """Negative: gives back."""

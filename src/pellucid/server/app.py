@@ -57,7 +57,7 @@ def make_serving(engine: AsyncLLMEngine, config: ServerConfig) -> Serving:
     return Serving(
         config,
         ServedModel(config.model_names, engine),
-        GenerationService(engine, config.limits, config.api_keys.callers),
+        GenerationService(engine, config.limits, config.api_keys.callers, config.isolate_keys),
     )
 
 

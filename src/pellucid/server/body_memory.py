@@ -31,8 +31,8 @@ class BodyMemory:
         most = int(self._limit * OWNER_SHARE)
         if self.used + num_bytes > self._limit or self._used_by[owner] + num_bytes > most:
             raise overloaded(
-                f"bodies that are being read hold {self.used} of {self._limit} bytes, {self._used_by[owner]} of"
-                f" them this client's, which can have {most} at most",
+                f"bodies that are being read: there is no room for another large one; those of this client hold"
+                f" {self._used_by[owner]} bytes, and can have {most} at most, of {self._limit} in all",
                 1,
             )
         self.used += num_bytes

@@ -70,6 +70,8 @@ class ServerConfig:
         model_names: names by which clients may call the model; replies use the first one. `*` stands
             for any characters. Left out, the model's own name.
         api_keys: the keys that are accepted; without keys everyone who reaches the port may do everything.
+        isolate_keys: callers with different keys learn nothing of each other's requests: no ids, no counts, and no
+            events but through an admin's key.
         allow_anyone: listen on an address that other machines reach although there are no keys.
         allowed_hosts: values of the Host header that are accepted besides those of this machine.
         allowed_origins: web pages that may call from a browser, as "https://chat.example".
@@ -88,6 +90,7 @@ class ServerConfig:
     port: int = 8000
     model_names: tuple[str, ...] = ()
     api_keys: ApiKeys = field(default_factory=ApiKeys)
+    isolate_keys: bool = False
     allow_anyone: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -115,6 +118,8 @@ class ServerConfig:
                 raise ValueError(
                     f"allowed_origins={origin!r}: must be scheme://host[:port] without a path"
                 )
+        if self.isolate_keys and not self.api_keys:
+            raise ValueError("isolate_keys=True: needs API keys (--api-keys)")
         if not self.is_loopback and not self.api_keys and not self.allow_anyone:
             raise ValueError(
                 f"host={self.host!r}: other machines reach this address, and there are no API keys;"

@@ -9,7 +9,7 @@ from pellucid.event_feed import FeedReader
 from pellucid.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
 from pellucid.server.api_keys import Role
 from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
-from pellucid.server.errors import refused
+from pellucid.server.errors import ApiError, refused
 from pellucid.server.request_records import completion_name
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import SSE_KEEPALIVE
@@ -32,6 +32,7 @@ class EventRoutes:
         token. `ev` names the events to send, and `req` the requests whose tokens to send, separated by commas. A
         caller without the role admin gets only events of its own requests.
         """
+        self._check_visible(call)
         level = _level(call)
         after = call.headers.get("last-event-id")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
@@ -53,18 +54,20 @@ class EventRoutes:
 
     async def snapshot(self, call: Call) -> Reply:
         """All requests and blocks after the current step; at level token with the tokens so far."""
+        self._check_visible(call)
         snapshot = await self._snapshot(call, _level(call))
         return json_reply(snapshot.fields_as_dict())
 
     async def _frames(
         self, call: Call, reader: FeedReader, wanted: frozenset[str], begins: bool
     ) -> AsyncGenerator[bytes, None]:
+        visibility = self.serving.service.visibility
         if begins:
             yield await self._snapshot_frame(call, reader.level)
         async for records in reader.batches():
             # All of a batch in one frame: a reader at level token gets thousands a second.
             frames = [
-                _frame(record)
+                _frame(replace(record, event=visibility.shown(record.event, call.caller)))
                 for record in records
                 if (not wanted or record.event.ev in wanted) and self._may_hear(call, record.event)
             ]
@@ -94,9 +97,17 @@ class EventRoutes:
         request_id = getattr(event, "req", None)
         return isinstance(request_id, str) and self._is_own(call, request_id)
 
-    def _is_own(self, call: Call, completion: str) -> bool:
-        request_id = completion.partition("/")[0].partition("-")[0]
-        return self.serving.service.records.find(request_id, call.caller) is not None
+    def _is_own(self, call: Call, request_id: str) -> bool:
+        return self.serving.service.visibility.is_own(request_id, call.caller)
+
+    def _check_visible(self, call: Call) -> None:
+        """Raises an ApiError if the caller must not learn what the events of the whole engine tell."""
+        if self.serving.service.visibility.hides_others(call.caller):
+            raise ApiError(
+                403,
+                f"{call.path} needs a key with the role admin: keys are isolated",
+                code="admin_key_needed",
+            )
 
 
 def _level(call: Call) -> Level:

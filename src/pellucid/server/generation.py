@@ -24,6 +24,7 @@ from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
 from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
+from pellucid.server.visibility import Visibility
 from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 
 Result = TypeVar("Result")
@@ -88,9 +89,11 @@ class GenerationService:
         engine: used by this server alone.
         limits: see `Limits`.
         callers: all callers; empty: there are no keys.
+        isolates: see `ServerConfig.isolate_keys`.
 
     Attributes:
         records: what happened to the latest calls.
+        visibility: what callers learn of each other's requests.
         feed: the engine's events for readers at their own pace.
         under_way: by the id of their call.
         metrics: of requests that have ended.
@@ -99,12 +102,17 @@ class GenerationService:
     """
 
     def __init__(
-        self, engine: AsyncLLMEngine, limits: Limits, callers: Collection[Caller] = ()
+        self,
+        engine: AsyncLLMEngine,
+        limits: Limits,
+        callers: Collection[Caller] = (),
+        isolates: bool = False,
     ) -> None:
         self.engine = engine
         self.limits = limits
-        self.admission = Admission(limits, time.monotonic, callers)
+        self.admission = Admission(limits, time.monotonic, callers, isolates)
         self.records = RequestRecords(engine.events)
+        self.visibility = Visibility(self.records, isolates)
         self.feed = EventFeed(engine.events)
         self.under_way: dict[str, Generation] = {}
         self.metrics = Metrics()
@@ -285,9 +293,12 @@ class Generation:
         """Whether a step has computed a part of it."""
         return any(output.metrics.first_scheduled_time is not None for output in self.outputs)
 
-    def requests_ahead(self, line: WaitingLine) -> RequestsAhead | None:
-        """The requests that are admitted before it; None: it runs or has run."""
-        return None if self.has_started else line.ahead_of(self.id, self.call.caller.name)
+    def requests_ahead(self, line: WaitingLine, viewer: Caller) -> RequestsAhead | None:
+        """The requests that are admitted before it, as a caller sees them; None: it runs or has run."""
+        if self.has_started:
+            return None
+        ahead = line.ahead_of(self.id, self.call.caller.name)
+        return self._service.visibility.ahead(ahead, viewer)
 
     def queue_position(self, max_age: float) -> int | None:
         """How many requests are admitted before it, an estimate; None: it runs or has run.
@@ -295,7 +306,7 @@ class Generation:
         Args:
             max_age: of the estimate, in seconds.
         """
-        ahead = self.requests_ahead(self._service.waiting_line(max_age))
+        ahead = self.requests_ahead(self._service.waiting_line(max_age), self.call.caller)
         return None if ahead is None else ahead.num
 
     async def finish(self) -> list[RequestOutput]:

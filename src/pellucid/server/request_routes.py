@@ -7,7 +7,7 @@ from typing import Any
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import Generation
-from pellucid.server.request_records import CallRecord, completion_facts
+from pellucid.server.request_records import CallRecord, CompletionRecord, completion_facts
 from pellucid.server.serving import Serving
 from pellucid.server.waiting_line import RequestsAhead
 
@@ -25,7 +25,7 @@ class RequestRoutes:
         service = self.serving.service
         line = service.waiting_line()
         found = [
-            self._line(generation, call, generation.requests_ahead(line))
+            self._line(generation, call, generation.requests_ahead(line, call.caller))
             for generation in service.under_way.values()
             if call.caller.may_see(generation.call.caller)
         ]
@@ -44,7 +44,7 @@ class RequestRoutes:
         """Where a request's time went, and why its prompt was not found in the cache."""
         record = self.serving.service.records.get(call.path_params["id"], call.caller)
         completions = {
-            name: {**completion_facts(completion), "cache": self._cache(record, name, call)}
+            name: {**self._facts(completion, call), "cache": self._cache(record, name, call)}
             for name, completion in record.completions.items()
         }
         return json_reply(
@@ -92,8 +92,14 @@ class RequestRoutes:
                 for output in generation.outputs
                 for completion in output.outputs
             ),
-            "completions": {name: completion_facts(completion) for name, completion in completions},
+            "completions": {
+                name: self._facts(completion, call) for name, completion in completions
+            },
         }
+
+    def _facts(self, completion: CompletionRecord, call: Call) -> dict[str, Any]:
+        visibility = self.serving.service.visibility
+        return completion_facts(visibility.shown_record(completion, call.caller))
 
     def _cache(self, record: CallRecord, name: str, call: Call) -> dict[str, Any] | None:
         """Where the prompt parts from the one that agrees with it longest, and the tokens around."""

@@ -1,0 +1,124 @@
+"""What a caller learns of the requests of other callers."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pellucid.events import (
+    Event,
+    Preempted,
+    PrefixMatched,
+    RequestLedger,
+    RequestStateChanged,
+)
+from pellucid.server.api_keys import Caller, Role
+from pellucid.server.request_records import CompletionRecord, RequestRecords
+from pellucid.server.waiting_line import RequestsAhead
+
+OTHER = "other"  # in place of the ids of other callers' requests
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Admins see everything. Other callers see no ids of others; isolated ones see nothing that tells whether there are
+    others, but for the times and the room that their own requests got.
+
+    Attributes:
+        records: know the owners of requests.
+        isolates: callers are isolated.
+    """
+
+    records: RequestRecords
+    isolates: bool
+
+    def hides_others(self, viewer: Caller) -> bool:
+        """Whether the caller must not learn that there are others."""
+        return self.isolates and viewer.role is not Role.ADMIN
+
+    def is_own(self, request_id: str, viewer: Caller) -> bool:
+        """Whether a request or completion, by the engine's name, is the caller's."""
+        call_id = request_id.partition("/")[0].partition("-")[0]
+        return self.records.find(call_id, viewer) is not None
+
+    def ahead(self, ahead: RequestsAhead, viewer: Caller) -> RequestsAhead:
+        """What a caller sees of the line before a request."""
+        return RequestsAhead(ahead.own, 0) if self.hides_others(viewer) else ahead
+
+    def shown(self, event: Event, viewer: Caller) -> Event:
+        """What a caller sees of an event about a request of its own."""
+        if viewer.role is Role.ADMIN:
+            return event
+        eyes = self._eyes(viewer)
+        if isinstance(event, RequestStateChanged):
+            return eyes.change(event)
+        if isinstance(event, PrefixMatched):
+            return eyes.prefix(event)
+        if isinstance(event, Preempted):
+            return eyes.preempted(event)
+        return eyes.ledger(event) if isinstance(event, RequestLedger) else event
+
+    def shown_record(self, record: CompletionRecord, viewer: Caller) -> CompletionRecord:
+        """What a caller sees of the record of a completion of its own."""
+        if viewer.role is Role.ADMIN:
+            return record
+        eyes = self._eyes(viewer)
+        return CompletionRecord(
+            None if record.change is None else eyes.change(record.change),
+            None if record.prefix is None else eyes.prefix(record.prefix),
+            [eyes.preempted(each) for each in record.preemptions],
+            None if record.ledger is None else eyes.ledger(record.ledger),
+        )
+
+    def _eyes(self, viewer: Caller) -> "_Eyes":
+        return _Eyes(lambda request_id: self.is_own(request_id, viewer), self.isolates)
+
+
+@dataclass(frozen=True)
+class _Eyes:
+    """How one caller sees events about its own requests.
+
+    Args:
+        is_own: whether a request is the caller's, by the engine's name.
+        isolated: the others' ids are left out; otherwise they stand as `OTHER`.
+    """
+
+    is_own: Callable[[str], bool]
+    isolated: bool
+
+    def change(self, event: RequestStateChanged) -> RequestStateChanged:
+        blocked_by = event.blocked_by
+        if blocked_by is not None:
+            blocked_by = tuple(self._by_name((name, 0) for name in blocked_by))
+        event = replace(event, blocked_by=blocked_by)
+        if not self.isolated:
+            return event
+        reason = "waits" if event.to == "waiting" else event.reason
+        return replace(event, reason=reason, need_blocks=None, free_blocks=None)
+
+    def prefix(self, event: PrefixMatched) -> PrefixMatched:
+        is_own = event.near_req is not None and self.is_own(event.near_req)
+        return replace(
+            event,
+            near_req=event.near_req if is_own else None,
+            evicted_ago=None if self.isolated else event.evicted_ago,
+        )
+
+    def preempted(self, event: Preempted) -> Preempted:
+        return event if self.is_own(event.cause_req) else replace(event, cause_req=OTHER)
+
+    def ledger(self, event: RequestLedger) -> RequestLedger:
+        return replace(
+            event,
+            stalled_by=tuple(self._by_name(event.stalled_by).items()),
+            blocked_by=tuple(self._by_name(event.blocked_by).items()),
+        )
+
+    def _by_name(self, times: Iterable[tuple[str, int]]) -> Mapping[str, int]:
+        """Times by the ids that the caller sees."""
+        found: Counter[str] = Counter()
+        for name, time in times:
+            if self.is_own(name):
+                found[name] += time
+            elif not self.isolated:
+                found[OTHER] += time
+        return found

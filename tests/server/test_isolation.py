@@ -1,0 +1,128 @@
+"""Two keys: what one of them learns of the other's requests."""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
+from support.bundled import bundled_engine
+from support.fake_model import fake_engine
+from support.http_server import HttpReply, RunningServer, running_server
+from support.step_gate import StepGate
+
+PROMPT = "Once upon a time there was a small cat who lived in a big house near the sea. " * 6
+MESSAGES = [{"role": "user", "content": PROMPT}]
+BODY = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "seed": 1}
+CLOCK = re.compile(r"_ms$|_us$|_seconds$|_per_second$|^created|_at$|_duration$|^date$")
+RANDOM_ID = re.compile(r"[0-9a-f]{24}|\bc[0-9a-f]{8}\b")
+
+
+def call(server: RunningServer, key: str, path: str, body: Any = None) -> HttpReply:
+    method = "GET" if body is None else "POST"
+    return server.call(method, path, body, {"x-api-key": key})
+
+
+def without_clock(value: Any) -> Any:
+    """A reply without what a clock or a die has made."""
+    if isinstance(value, Mapping):
+        return {
+            RANDOM_ID.sub("ID", name): without_clock(item)
+            for name, item in value.items()
+            if not CLOCK.search(name)
+        }
+    if isinstance(value, list | tuple):
+        return [without_clock(item) for item in value]
+    return RANDOM_ID.sub("ID", value) if isinstance(value, str) else value
+
+
+def replies_of(server: RunningServer, key: str) -> list[Any]:
+    """All that a key gets to see of some calls."""
+    found: list[Any] = []
+    for path, body in (
+        ("/v1/completions", BODY),
+        ("/v1/completions", {**BODY, "cache_salt": "own"}),
+        ("/v1/completions", {**BODY, "stream": True, "return_progress": True}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4, "temperature": 0}),
+        ("/v1/responses", {"input": PROMPT, "max_output_tokens": 4, "temperature": 0}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4, "temperature": 0}),
+        ("/api/generate", {"prompt": PROMPT, "stream": False, "options": {"num_predict": 4}}),
+        ("/v1/completions", {**BODY, "n": 300}),
+    ):
+        reply = call(server, key, path, body)
+        content = reply.events if b"data:" in reply.body else reply.json
+        if isinstance(content, list):  # how many frames of progress there are, a clock decides
+            content = [each for each in content if "prompt_progress" not in each]
+        found.append((path, reply.status, content))
+        explained = call(server, key, f"/v1/explain/{reply.headers['x-request-id']}")
+        found.append(("explain", explained.status, explained.json))
+    for path in ("/v1/requests", "/v1/events", "/v1/snapshot", "/v1/kv", "/metrics", "/v1/models"):
+        reply = call(server, key, path)
+        found.append((path, reply.status, json.loads(reply.body)))
+    return without_clock(found)
+
+
+@contextmanager
+def guarded(isolates: bool) -> Iterator[RunningServer]:
+    with running_server(bundled_engine(), api_keys=KEYS, isolate_keys=isolates) as server:
+        yield server
+
+
+def test_replies_of_one_key_do_not_depend_on_the_prompts_of_another() -> None:
+    with guarded(isolates=True) as server:
+        alone = replies_of(server, USER_KEY)
+    with guarded(isolates=True) as server:
+        theirs = replies_of(server, OTHER_KEY)
+        beside = replies_of(server, USER_KEY)
+    assert alone == theirs == beside
+    assert ["/v1/events", 403] in [[path, status] for path, status, _ in alone]
+
+
+def test_a_miss_does_not_tell_what_another_key_has_asked() -> None:
+    """Without isolation too: `salt` told block by block how another key's prompt begins."""
+    with guarded(isolates=False) as server:
+        call(server, OTHER_KEY, "/v1/completions", BODY)
+        reply = call(server, USER_KEY, "/v1/completions", BODY)
+        explained = call(server, USER_KEY, f"/v1/explain/{reply.json['id']}").json
+        (completion,) = explained["completions"].values()
+        assert completion["prefix"]["miss_why"] == "never_seen"
+        salted = call(server, USER_KEY, "/v1/completions", {**BODY, "cache_salt": "own"})
+        explained = call(server, USER_KEY, f"/v1/explain/{salted.json['id']}").json
+        (completion,) = explained["completions"].values()
+        assert completion["prefix"]["miss_why"] == "salt"  # of its own prompt
+
+
+@pytest.mark.parametrize("isolates", [False, True])
+def test_ids_of_other_keys_are_not_shown(isolates: bool) -> None:
+    engine = fake_engine(clock=time.monotonic, max_num_seqs=1)
+    long = {"prompt": [1, 2, 3], "max_tokens": 50, "ignore_eos": True, "stream": True}
+    with running_server(engine, api_keys=KEYS, isolate_keys=isolates) as server:
+        gate = StepGate(engine)
+        with (
+            server.open_call("/v1/completions", long, **{"x-api-key": OTHER_KEY}) as theirs,
+            server.open_call("/v1/completions", long, **{"x-api-key": USER_KEY}) as own,
+        ):
+            server.wait_until(lambda: server.engine.has_unfinished_requests, "a request")
+            server.wait_until(lambda: len(server.service.under_way) == 2, "both")
+            gate.open()
+            for connection in (theirs, own):
+                received = b""
+                while b"[DONE]" not in received:
+                    received += connection.recv(65536)
+        server.wait_until_idle()
+        ids = dict.fromkeys(server.service.records._records)
+        seen = dict.fromkeys((USER_KEY, OTHER_KEY, ADMIN_KEY), "")
+        for key in seen:
+            for request_id in ids:
+                seen[key] += call(server, key, f"/v1/explain/{request_id}").body.decode()
+        for key in (USER_KEY, OTHER_KEY):
+            others = [each for each in ids if f'"id":"{each}"' not in seen[key]]
+            assert len(others) == 1
+            shown = seen[key].replace(f"'{others[0]}'", "")  # what a 404 repeats
+            assert others[0] not in shown
+            assert ('"other"' in seen[USER_KEY] + seen[OTHER_KEY]) is not isolates
+        assert all(each in seen[ADMIN_KEY] for each in ids)
