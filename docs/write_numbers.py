@@ -276,7 +276,7 @@ def work_rows() -> Sequence[Row]:
             f"{times(shorter)} for 3 tokens instead of 667, if the first takes as long as 35",
             "Tokens that are written cost time, not the limit. A limit below the answer's length cuts"
             " it off.",
-            "`pellucid run --max-tokens`",
+            "`pellucid run --max-tokens 10`",
         ),
         Row(
             '"After four tokens on a prompt of ten the cache holds fourteen"',
