@@ -288,6 +288,12 @@ class AsyncLLMEngine:
         return self._thread.num_requests
 
     @property
+    def num_compute_threads(self) -> int | None:
+        """Threads of the next step, fewer while other programs use the cores; None: the backend does not say."""
+        use = self._engine.model.backend.thread_use
+        return None if use is None else use.num_threads
+
+    @property
     def last_step_time(self) -> float | None:
         """When the last step ended, on the engine's clock; None before the first."""
         return self._thread.last_step_time

@@ -1,9 +1,20 @@
 """The thread pool shrinks and grows with the cores that the process may use."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from pellucid.backends import free_cores
+from pellucid.backends.choice import make_backend
+from pellucid.backends.free_cores import FreeCores
 from pellucid.backends.native import ThreadPool
-from pellucid.backends.thread_limiter import SECONDS_BETWEEN_LOOKS, ThreadLimiter
+from pellucid.backends.thread_limiter import (
+    SECONDS_BETWEEN_LOOKS,
+    SECONDS_BETWEEN_MEASUREMENTS,
+    ThreadLimiter,
+)
+from pellucid.config import EngineConfig
 
 
 class Machine:
@@ -52,3 +63,82 @@ def test_the_limits_are_read_every_few_seconds() -> None:
         machine.now += SECONDS_BETWEEN_LOOKS / 64
         limiter.update()
     assert machine.num_looks == 1 + 2
+
+
+class SharedMachine:
+    """Four cores, other programs, and the engine's threads, which share what the others leave."""
+
+    def __init__(self) -> None:
+        self.now = self.busy = self.own = 0.0
+
+    def limiter(self, pool: ThreadPool) -> ThreadLimiter:
+        free_cores = FreeCores(lambda: self.busy, lambda: self.own, lambda: self.now, 4)
+        free_cores()
+        return ThreadLimiter(pool, lambda: 4, lambda: self.now, free_cores)
+
+    def run(self, seconds: float, others: float, own: float) -> None:
+        """Others and this process use so many cores each."""
+        self.now += seconds
+        self.busy += seconds * (others + own)
+        self.own += seconds * own
+
+
+def test_fewer_threads_while_other_programs_use_the_cores() -> None:
+    """Without a warning: it happens again and again. The statistics tell it."""
+    pool, machine = ThreadPool(3), SharedMachine()
+    limiter = machine.limiter(pool)
+    for others, own, num_threads in (
+        (0.0, 3.0, 3),
+        (1.3, 2.7, 3),
+        (1.6, 2.4, 2),  # 1.6 of 4 in use: for a third thread there is less than half a core
+        (2.4, 1.6, 2),
+        (4.0, 0.9, 1),
+        (2.0, 1.0, 2),
+        (0.2, 2.0, 3),
+    ):
+        machine.run(SECONDS_BETWEEN_MEASUREMENTS, others, own)
+        limiter.update()
+        assert pool.num_threads == num_threads
+        assert limiter.use == (3, num_threads)
+
+
+def test_what_others_did_while_there_were_no_steps_says_nothing() -> None:
+    pool, machine = ThreadPool(2), SharedMachine()
+    limiter = machine.limiter(pool)
+    machine.run(60.0, 4.0, 0.0)  # the model is loaded beside them
+    limiter.update()
+    assert pool.num_threads == 1
+    machine.run(60.0, 0.0, 0.0)
+    limiter.update()
+    assert pool.num_threads == 1
+    machine.run(SECONDS_BETWEEN_MEASUREMENTS, 0.0, 1.0)
+    limiter.update()
+    assert pool.num_threads == 2
+
+
+def test_the_time_of_other_programs_is_read_from_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the CPUs that this process may use, without programs that give way, and without waiting for disks."""
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(free_cores, "STAT_FILE", stat)
+    assert free_cores._busy_seconds({0, 2}) is None
+    stat.write_text(
+        "cpu 9 9 9 9 9 9 9 9 9 9\ncpu0 100 7 20 900 50 3 4 10 0 0\n"
+        "cpu1 9 9 9 9 9 9 9 9 9 9\ncpu2 200 0 0 0 0 0 0 0 0 0\nintr 5\n"
+    )
+    ticks = 100 + 20 + 3 + 4 + 10 + 200
+    if os.nice(0) > 0:
+        ticks += 7
+    assert free_cores._busy_seconds({0, 2}) == ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_only_a_number_of_threads_that_nobody_asked_for_is_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FreeCores, "__call__", lambda self: 0.0)
+    for num_threads in (None, 2):
+        backend = make_backend(EngineConfig(backend="cpu", num_threads=num_threads))
+        before = backend.pool.num_threads
+        backend._limiter.update()
+        assert backend.thread_use.num_threads == (before if num_threads else 1)

@@ -97,6 +97,7 @@ class FakeWeights:
 class FakeBackend:
     name = identity = "fake"
     weights = FakeWeights()
+    thread_use = None
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size

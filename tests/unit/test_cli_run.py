@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pellucid.backends.base import ThreadUse
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder
-from support.fake_model import EOS, FakeDecoder, fake_engine
+from support.fake_model import EOS, FakeBackend, FakeDecoder, fake_engine
 
 
 def answer(prompt: str, **params: object) -> RequestOutput:
@@ -37,6 +38,14 @@ def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandL
     assert parts[1].startswith("prefill 5 tokens ") and parts[1].endswith(" tok/s")
     assert parts[2].startswith("decode 8 tokens ")
     assert parts[3:] == ["KV cache 32 bytes", "stop: max_tokens 9", "temperature 1, seed 7"]
+
+
+def test_it_says_that_other_programs_use_the_cores(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeBackend, "thread_use", ThreadUse(most=8, num_threads=3))
+    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos")
+    assert " · 3 of 8 threads: other programs use the cores · KV cache" in ran.err
 
 
 def test_a_wrong_setting_is_refused_before_the_model_is_loaded(

@@ -298,6 +298,18 @@ class CompiledDecoder(ABC):
         return self.step(batch, kv_cache).rows
 
 
+class ThreadUse(NamedTuple):
+    """How many compute threads steps have.
+
+    Attributes:
+        most: by the limits of this process.
+        num_threads: of the next step: fewer than `most` while other programs use the cores.
+    """
+
+    most: int
+    num_threads: int
+
+
 class NativeThreads(NamedTuple):
     """The kernels of one instruction set, and the pool of threads on which they run."""
 
@@ -323,6 +335,11 @@ class Backend(ABC):
     def identity(self) -> str:
         """Everything besides the inputs that the bits of results depend on: the backend, its version, the
         instruction set."""
+
+    @property
+    def thread_use(self) -> ThreadUse | None:
+        """How many threads steps have; None: this backend does not lower their number."""
+        return None
 
     @property
     def native_threads(self) -> "NativeThreads | None":

@@ -105,4 +105,5 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
         config.quantize_activations,
         max_rows=min(MAX_ROWS, config.max_num_batched_tokens),
         maps_experts=config.experts == "mapped",
+        yields_cores=config.num_threads is None,
     )

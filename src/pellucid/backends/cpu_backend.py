@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pellucid.backends.base import Backend, NativeThreads
+from pellucid.backends.base import Backend, NativeThreads, ThreadUse
 from pellucid.backends.cpu_kv_cache import (
     CpuKVCache,
     TracedKVCache,
@@ -15,6 +15,7 @@ from pellucid.backends.cpu_kv_cache import (
 )
 from pellucid.backends.cpu_ops import CpuOps
 from pellucid.backends.cpu_weights import CpuWeights
+from pellucid.backends.free_cores import FreeCores
 from pellucid.backends.native import (
     EXTENSION_FILE,
     Program,
@@ -55,6 +56,7 @@ class CpuBackend(Backend):
         small_step_bytes: weights below which a step of one row is not worth waking threads for.
         maps_experts: whether experts go to a temporary file, of which the system keeps in memory what steps
             read.
+        yields_cores: whether steps have fewer threads while other programs use the cores.
 
     Raises:
         ValueError: the machine does not run this level, or there is no place for the file.
@@ -70,9 +72,12 @@ class CpuBackend(Backend):
         max_rows: int = MAX_ROWS,
         small_step_bytes: int = SMALL_STEP_BYTES,
         maps_experts: bool = False,
+        yields_cores: bool = False,
     ) -> None:
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
+        free_cores = FreeCores.of_this_process() if yields_cores else None
+        self._limiter = ThreadLimiter(self.pool, free_cores=free_cores)
         self._quantize_activations = quantize_activations
         self._max_rows = max_rows
         self._small_step_bytes = small_step_bytes
@@ -84,6 +89,10 @@ class CpuBackend(Backend):
     @property
     def identity(self) -> str:
         return f"cpu {self.kernels.isa} {_extension_identity()}"
+
+    @property
+    def thread_use(self) -> ThreadUse:
+        return self._limiter.use
 
     @property
     def native_threads(self) -> NativeThreads:
@@ -113,7 +122,7 @@ class CpuBackend(Backend):
             logits,
             self._new_program(self._max_rows),
             self._quantize_activations,
-            before_step=ThreadLimiter(self.pool).update,
+            before_step=self._limiter.update,
             summarizer=RowSummarizer(self.kernels, self.pool),
         )
 

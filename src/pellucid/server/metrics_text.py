@@ -57,6 +57,9 @@ class _Collector:
         yield self._gauge("pellucid:unfinished_prompt_tokens", "Of admitted requests", num_tokens)
         stalled = service.engine.seconds_without_step
         yield self._gauge("pellucid:seconds_without_step", "While requests are unfinished", stalled)
+        if (num_threads := service.engine.num_compute_threads) is not None:
+            documentation = "Fewer while other programs use the cores"
+            yield self._gauge("pellucid:compute_threads", documentation, num_threads)
         for name, documentation in COUNTERS.items():
             yield self._counter(name, documentation, metrics.counters[name])
         if self._speculation is not None:

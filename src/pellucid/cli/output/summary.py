@@ -81,6 +81,10 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     # By default most answers have no drafts: that is only told to those who asked for drafts.
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
         facts.append(_speculation(drafts))
+    if (use := engine.model.backend.thread_use) is not None and use.num_threads < use.most:
+        facts.append(
+            f"{use.num_threads} of {counted(use.most, 'thread')}: other programs use the cores"
+        )
     if (reads := engine.model.backend.weights.expert_reads) is not None:
         facts.append(expert_facts(reads.size, reads.read, reads.found))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
