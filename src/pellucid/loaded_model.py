@@ -75,6 +75,8 @@ def load_model(
     location = find_model(config.model, config.revision)
     stored = open_stored_model(location.path)
     other = None if config.tokenizer is None else find_tokenizer(config.tokenizer)
+    if stored.tokenizer_refusal is not None and other is None and not config.skip_tokenizer_init:
+        raise ValueError(stored.tokenizer_refusal)  # before anyone waits for weights
     _check_dtype(config.dtype, stored)
     if backend is None:
         backend = make_backend(config, stored.config)

@@ -16,7 +16,7 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pellucid import LLM, SamplingParams
+from pellucid import LLM, SamplingParams, loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.joined_matrix import JoinedMatrix
 from pellucid.backends.numpy_backend import NumpyBackend
@@ -343,20 +343,22 @@ def test_half_weights_stay_what_they_are(dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(array.astype(np.float32), other.astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["gguf", "directory"])
+@pytest.mark.parametrize("kind", ["gguf", "gguf without a tokenizer", "directory"])
 def test_another_tokenizer_than_the_models_own(kind: str, tmp_path: Path) -> None:
     """Of a file whose own tokenizer is not known, and of a directory without one."""
 
     def of_another_age(writer: GGUFWriter) -> None:
-        del writer.kv_data[0]["tokenizer.ggml.pre"]
-        writer.add_tokenizer_pre("martian")
+        facts = writer.kv_data[0]
+        for key in [key for key in facts if key.startswith("tokenizer.")]:
+            if kind == "gguf without a tokenizer" or key == "tokenizer.ggml.pre":
+                del facts[key]
 
     file = write_both(tmp_path, edit=of_another_age)
     other = shutil.copytree(tmp_path, tmp_path / "other", ignore=shutil.ignore_patterns("model*"))
     expected = Tokenizer.load(other, 320)
     (tmp_path / "tokenizer.json").unlink()
-    model = str(file if kind == "gguf" else tmp_path)
-    with pytest.raises(ValueError, match=r"--tokenizer|has no tokenizer\.json"):
+    model = str(tmp_path if kind == "directory" else file)
+    with pytest.raises(ValueError, match=r"--tokenizer DIR\|owner/name"):
         LLM(model, backend="numpy")
     llm = LLM(model, backend="numpy", tokenizer=str(other))
     tokenizer = llm.engine.model.tokenizer
@@ -394,6 +396,18 @@ def test_each_end_of_ollamas_list_ends_an_answer(value_type: GGUFValueType, tmp_
         answer = LLM(str(file), backend="numpy").generate([prompt], params)[0].outputs[0]
         assert answer.finish_reason == "stop"
         assert answer.token_ids == free.token_ids[: free.token_ids.index(last) + 1]
+
+
+def test_an_unknown_tokenizer_is_refused_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_decoder(*_: object) -> None:
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr(loaded_model, "make_decoder", make_decoder)
+    file = write_both(tmp_path, edit=lambda writer: writer.kv_data[0].pop("tokenizer.ggml.pre"))
+    with pytest.raises(ValueError, match=r"tokenizer\.ggml\.pre is missing"):
+        LLM(str(file), backend="numpy")
 
 
 def test_another_tokenizer_must_fit(tmp_path: Path) -> None:

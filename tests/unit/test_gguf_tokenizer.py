@@ -377,7 +377,7 @@ def test_bad_vocabulary(changes: dict[str, Any], message: str) -> None:
 NUM = BYTE_LEVEL.get_vocab_size()
 NOTHING = object()
 BAD_VALUES: list[tuple[str, Any, str]] = [
-    ("model", NOTHING, " is missing: it is required"),
+    ("model", NOTHING, " is missing: the file has no tokenizer: give the original model's"),
     ("model", 7, "=7: must be a string"),
     ("pre", 7, "=7: must be a string"),
     ("pre", NOTHING, " is missing: the file does not say how to split text into words: give the"),

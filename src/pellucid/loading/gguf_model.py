@@ -14,6 +14,7 @@ from pellucid.loading.gguf_config import (
 )
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
+from pellucid.loading.gguf_vocabulary import find_tokenizer_refusal
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.models.registry import find_gguf_family
 
@@ -42,6 +43,7 @@ def open_gguf(path: Path) -> StoredModel:
         names,
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
+        tokenizer_refusal=find_tokenizer_refusal(JsonObject(checkpoint.path, checkpoint.metadata)),
         notes=left_out(metadata, names, checkpoint),
     )
 

@@ -114,9 +114,9 @@ def read_gguf_tokenizer_facts(metadata: JsonObject) -> GgufTokenizerFacts:
 def tokenizer_facts(metadata: JsonObject, vocabulary: "Vocabulary") -> GgufTokenizerFacts:
     """The same where the vocabulary has been read."""
     _check_keys(metadata)
-    pre = metadata.string(PRE) if PRE in metadata.values else None
+    pre = _read_pre(metadata)
     kind, splitting, refusal = _find_kind(metadata, pre)
-    adds_bos = metadata.string(MODEL) != BYTE_LEVEL if splitting is None else splitting.adds_bos
+    adds_bos = _read_model(metadata) != BYTE_LEVEL if splitting is None else splitting.adds_bos
     adds_bos = metadata.boolean(f"{_PREFIX}add_bos_token", adds_bos)
     template, tool_template = _chat_templates(metadata)
     if vocabulary.tokens and not {_EOS_TOKEN_ID, _EOS_TOKEN_IDS} & metadata.values.keys():
@@ -129,12 +129,23 @@ def tokenizer_facts(metadata: JsonObject, vocabulary: "Vocabulary") -> GgufToken
         vocabulary.special_tokens,
         vocabulary.texts_of(read_end_token_ids(metadata)),
         # Files of Gemma 4 that say otherwise are wrong, and llama.cpp corrects them too.
-        adds_bos or MERGED in (metadata.string(MODEL), pre),
+        adds_bos or MERGED in (_read_model(metadata), pre),
         metadata.boolean(f"{_PREFIX}add_eos_token", False),
         template,
         tool_template,
         refusal,
     )
+
+
+def find_tokenizer_refusal(metadata: JsonObject) -> str | None:
+    """Why pellucid builds no tokenizer from this file, as far as its kind and splitting say; None where it may.
+
+    Reads no list of tokens.
+    """
+    try:
+        return _find_kind(metadata, _read_pre(metadata))[2]
+    except ValueError as error:
+        return str(error)
 
 
 def read_end_token_ids(metadata: JsonObject) -> tuple[int, ...]:
@@ -166,7 +177,7 @@ class Vocabulary:
         self._metadata = metadata
         self.tokens = metadata.optional_strings(TOKENS) or ()
         self.types: Sequence[int] = ()
-        if metadata.string(MODEL) in _NO_TOKENIZER:
+        if _read_model(metadata) in _NO_TOKENIZER:
             return
         if not self.tokens:
             raise metadata.error(TOKENS, "must be a list of strings")
@@ -243,9 +254,19 @@ class Vocabulary:
             raise self._metadata.error(key, f"there are {len(self.tokens)} tokens")
 
 
+def _read_model(metadata: JsonObject) -> str:
+    if MODEL not in metadata.values:
+        raise metadata.error(MODEL, f"the file has no tokenizer: {_WAY_OUT}")
+    return metadata.string(MODEL)
+
+
+def _read_pre(metadata: JsonObject) -> str | None:
+    return metadata.string(PRE) if PRE in metadata.values else None
+
+
 def _find_kind(metadata: JsonObject, pre: str | None) -> tuple[str, Splitting | None, str | None]:
     """The kind, how it splits words, and why it is refused."""
-    kind = metadata.string(MODEL)
+    kind = _read_model(metadata)
     if kind in _NO_TOKENIZER:
         return kind, None, _refusal(metadata, MODEL, f"the file has no tokenizer: {_WAY_OUT}")
     if kind in _OTHER_KINDS:

@@ -49,6 +49,7 @@ class StoredModel:
         default_sampling_params: the sampling parameters that the checkpoint recommends.
         read_tokenizer: reads the tokenizer, once; None where it stands in tokenizer.json. Raises a
             ValueError where it is damaged or not supported.
+        tokenizer_refusal: why `read_tokenizer` would raise, where that is known before anything is read.
         notes: what the files hold that was left out, or what they say that their tensors contradict; a
             sentence each.
     """
@@ -60,4 +61,5 @@ class StoredModel:
     weight_format: IntegerFormat | None = None
     default_sampling_params: SamplingParams = field(default_factory=SamplingParams)
     read_tokenizer: Callable[[], StoredTokenizer] | None = None
+    tokenizer_refusal: str | None = None
     notes: tuple[str, ...] = ()
