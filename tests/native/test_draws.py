@@ -1,6 +1,7 @@
 """Native draws equal the sampler's: on every level, with any number of threads, alone and in batches."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from pellucid.backends.native import (
     kernel_levels,
 )
 from pellucid.backends.program_decoder import native_draw
-from pellucid.execution.request_draws import RequestDraws
+from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
+from support.bundled import bundled_engine
 
 VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]
 
@@ -232,3 +234,43 @@ def test_draws_belong_to_rows_in_order() -> None:
         draw_natively(logits, [(2, draw)])
     with pytest.raises(ValueError, match="draws: must be in order of rows"):
         draw_natively(logits, [(1, draw), (0, draw)])
+
+
+# -- parameters that are not drawn natively --------------------------------------------------------
+
+
+def test_every_parameter_is_drawn_or_decides_no_token() -> None:
+    """Of a new parameter one has to say which. Until then the sampler chooses the tokens of requests with it."""
+    names = {field.name for field in fields(SamplingParams)}
+    assert names == DRAWN_PARAMETERS | OTHER_PARAMETERS
+    assert not DRAWN_PARAMETERS & OTHER_PARAMETERS
+
+
+@dataclass(frozen=True)
+class NewParams(SamplingParams):
+    """With a parameter that native draws do not know."""
+
+    top_n_sigma: float = 0.0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_unknown_parameter_is_left_to_the_sampler(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[int | None] = []
+    sample = Sampler.sample
+
+    def watched(self: Sampler, logits: Any, row: SamplingRow, drawn: int | None = None) -> Any:
+        sampled.append(drawn)
+        return sample(self, logits, row, drawn)
+
+    monkeypatch.setattr(Sampler, "sample", watched)
+    for top_n_sigma, is_drawn in ((0.0, True), (1.0, False)):
+        engine = bundled_engine()
+        sampled.clear()
+        params = NewParams(temperature=temperature, max_tokens=3, top_n_sigma=top_n_sigma, seed=1)
+        engine.add_request("Once upon a time", params)
+        while engine.has_unfinished_requests:
+            engine.step()
+        assert len(sampled) == 3
+        assert all((drawn is not None) == is_drawn for drawn in sampled)

@@ -123,6 +123,8 @@ class ModelRunner:
                     if own is None:
                         own = request.draws = RequestDraws(request, self.decoder.vocab_size)
                     assert isinstance(own, RequestDraws)
+                    if not own.are_complete:
+                        continue  # the sampler chooses
                     if own.takes_largest:
                         takes_largest.append((request.request_id, row))
                     else:

@@ -1,7 +1,7 @@
 """The parameters of a request's draws, for backends that draw tokens within their step."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,23 @@ from pellucid.scheduling.request import Request
 
 TokenIds = npt.NDArray[np.int32]
 
+# The parameters that `RequestDraws.draw` passes on.
+DRAWN_PARAMETERS = frozenset(
+    (
+        *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed"),
+        *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+        *("allowed_token_ids", "bad_words", "min_tokens", "stop_token_ids", "ignore_eos"),
+        *("structured_outputs", "thinking_token_budget"),
+    )
+)
+# The parameters that do not decide which token comes next.
+OTHER_PARAMETERS = frozenset(
+    (
+        *("n", "best_of", "logprobs", "prompt_logprobs", "max_tokens", "max_time"),
+        *("stop", "include_stop_str_in_output", "stop_in_reasoning", "skip_special_tokens"),
+    )
+)
+
 _BITS = 32
 
 
@@ -26,12 +43,20 @@ class RequestDraws:
         vocab_size: the model's.
 
     Attributes:
+        are_complete: whether `draw` passes on every parameter that the request sets; otherwise the sampler must choose
+            its tokens.
         takes_largest: whether the request takes the largest logit as it is, so that nothing is drawn.
     """
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         params = request.params
         self._request = request
+        self.are_complete = all(
+            field.name in DRAWN_PARAMETERS
+            or field.name in OTHER_PARAMETERS
+            or getattr(params, field.name) == field.default
+            for field in fields(params)
+        )
         self._num_words = -(-vocab_size // _BITS)
         self._bad_words = [word for word in request.bad_words_token_ids if word[-1] < vocab_size]
         self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
