@@ -20,7 +20,7 @@ import argparse
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,16 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
 from gguf_writing import add_facts, full_rope, write_out
 
-from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.json_object import JsonObject
 from pellucid.loading.random_parameters import vector_number
+from pellucid.loading.wanted_tensors import WantedTensor, wanted_tensors
 from pellucid.model_config import (
     Llama3RopeScaling,
     ModelConfig,
     ProportionalRopeScaling,
     RopeConfig,
 )
-from pellucid.models.family import WeightNames
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata
 from pellucid.models.registry import family_of
 from pellucid.shapes import SHAPES, find_shape
@@ -80,73 +79,6 @@ _DIVISOR_OF_NONE = 1e30  # of the frequency of a pair that does not turn
 _BYTES_AT_ONCE = 1 << 26
 
 
-@dataclass(frozen=True)
-class WantedTensor:
-    """A tensor that the decoder wants.
-
-    Args:
-        shape: rows first.
-        fill: of all its numbers; None: they are random.
-    """
-
-    shape: tuple[int, ...]
-    fill: float | None = None
-
-
-class WantedTensors:
-    """The `Parameters` that note which tensors of a GGUF file a decoder would read.
-
-    Args:
-        names: of the file.
-    """
-
-    def __init__(self, names: WeightNames) -> None:
-        self.tensors: dict[str, WantedTensor] = {}
-        self._names = names
-
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> None:
-        sources = self._names.recipe(name).sources
-        if len(sources) == 1:
-            parts = (num_rows,)
-        for source, rows in zip(sources, parts, strict=True):
-            self.tensors[f"{source}.weight"] = WantedTensor((rows, num_columns))
-            if bias:
-                self.tensors[f"{source}.bias"] = WantedTensor((rows,), 0.0)
-
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> None:
-        self.matrix(name, num_experts, num_columns, bias)
-
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> None:
-        recipe = self._names.recipe(name)
-        [source] = recipe.sources
-        if recipe.half is not None:  # of gate and up, one after the other in each expert
-            num_rows *= 2
-        self.tensors[f"{source}.weight"] = WantedTensor((num_experts, num_rows, num_columns))
-        if bias:
-            self.tensors[f"{source}.bias"] = WantedTensor((num_experts, num_rows), 0.0)
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> None:
-        self.matrix(name, num_rows, num_columns)
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> None:
-        module, kind = name.rsplit(".", 1)
-        recipe = self._names.recipe(module)
-        [source] = recipe.sources
-        self.tensors[recipe.tensor(source, kind)] = WantedTensor((size,), vector_number(name))
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
-        self.matrix(name, num_channels, kernel_size)
-
-
 class RandomTensors:
     """Draws the tensors of a file one after the other.
 
@@ -162,8 +94,8 @@ class RandomTensors:
 
     def draw(self, name: str, wanted: WantedTensor) -> tuple[npt.NDArray[Any], Type]:
         """The numbers of a tensor: floats, or bytes [rows, blocks of a row] of its type."""
-        if wanted.fill is not None:
-            return np.full(wanted.shape, wanted.fill, np.float32), Type.F32
+        if wanted.vector is not None:
+            return np.full(wanted.shape, vector_number(wanted.vector), np.float32), Type.F32
         tensor_type = self._type(name, wanted.shape[-1])
         if tensor_type in (Type.F32, Type.BF16):
             floats = self._rng.standard_normal(wanted.shape, np.float32)
@@ -215,16 +147,14 @@ class RandomTensors:
         return layer < eighth or layer >= 7 * self._num_layers // 8 or (layer - eighth) % 3 == 2
 
 
-def wanted_tensors(config: ModelConfig) -> dict[str, WantedTensor]:
+def tensors_of(config: ModelConfig) -> dict[str, WantedTensor]:
     """The tensors of a model's GGUF file by name, in the order in which its decoder reads them."""
     family = family_of(config.architecture)
     assert family.gguf is not None
     architecture = family.gguf.architecture
     values = JsonObject(Path(), {f"{architecture}.{BLOCK_COUNT}": config.num_layers})
     names = family.gguf_names(config, GgufMetadata(values, architecture, {}, {}))
-    wanted = WantedTensors(names)
-    family.decoder(config, wanted, NumpyBackend().ops)
-    return wanted.tensors
+    return wanted_tensors(config, names)
 
 
 def rope_divisors(rope: RopeConfig) -> npt.NDArray[np.float32] | None:
@@ -248,7 +178,7 @@ def write_model(config: ModelConfig, kind: str, path: Path) -> None:
     if (divisors := rope_divisors(full_rope(config))) is not None:
         writer.add_tensor("rope_freqs.weight", divisors)
     random = RandomTensors(config.num_layers, kind)
-    for name, wanted in wanted_tensors(config).items():
+    for name, wanted in tensors_of(config).items():
         tensor, tensor_type = random.draw(name, wanted)
         writer.add_tensor(name, tensor, raw_dtype=tensor_type)
     write_out(writer)

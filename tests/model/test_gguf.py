@@ -731,12 +731,57 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "layers.gguf", tmp_path)
     with pytest.raises(ValueError, match=r"layers\.gguf: tensor blk\.3\.\S+ \(our .*\) is missing"):
         load_decoder(file, OPS)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
-    file = write_gguf(tmp_path / "inner.gguf", tmp_path)
-    with pytest.raises(
-        ValueError, match=r"tensor blk\.0\.ffn_gate\.weight .* has shape \[96, 64\]"
-    ):
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 4}))
+    file = write_gguf(tmp_path / "heads.gguf", tmp_path)
+    with pytest.raises(ValueError, match=r"tensor blk\.0\.attn_k\.weight .* has shape \[32, 64\]"):
         load_decoder(file, OPS)
+
+
+def test_the_tensors_decide_how_wide_a_model_is(tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        writer.kv_data[0]["lfm2.feed_forward_length"].value = 144
+
+    plain = open_stored_model(write_both(tmp_path / "plain", "lfm2"))
+    model = open_stored_model(write_both(tmp_path / "other", "lfm2", edit=edit))
+    assert model.config == plain.config
+    width = model.config.layers[0].mlp.intermediate_size
+    assert model.notes == (
+        f"lfm2.feed_forward_length=144, but the tensors are {width} wide: that counts",
+    )
+
+
+def test_layers_that_draft_for_another_model_are_no_model(tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        [tensors] = writer.tensors
+        for name in [name for name in tensors if name.startswith("blk.")]:
+            del tensors[name]
+        writer.kv_data[0]["qwen35.block_count"].value = 5
+        writer.add_nextn_predict_layers(1)
+        writer.add_tensor("blk.4.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+
+    file = write_both(tmp_path, "qwen3.5", edit=edit)
+    with pytest.raises(ValueError, match=r"model\.gguf: the file holds layers that draft for"):
+        open_stored_model(file)
+
+
+def test_what_ollama_leaves_out(tmp_path: Path) -> None:
+    """Facts that are the same for all models of a family."""
+
+    def gemma3(writer: GGUFWriter) -> None:
+        facts = writer.kv_data[0]
+        del facts["gemma3.attention.layer_norm_rms_epsilon"]
+        for old, new in (("rope.freq_base", "global"), ("rope.freq_base_swa", "local")):
+            if f"gemma3.{old}" in facts:
+                facts[f"gemma3.rope.{new}.freq_base"] = facts.pop(f"gemma3.{old}")
+
+    def gpt_oss(writer: GGUFWriter) -> None:
+        for key in ("rope.scaling.type", "expert_feed_forward_length"):
+            del writer.kv_data[0][f"gpt-oss.{key}"]
+
+    for family, edit, epsilon in (("gemma3", gemma3, 1e-6), ("gpt-oss", gpt_oss, 1e-5)):
+        plain = open_stored_model(write_both(tmp_path / family, family)).config
+        found = open_stored_model(write_both(tmp_path / family, family, edit=edit)).config
+        assert found == replace(plain, norm_eps=epsilon)
 
 
 def test_truncated_experts_are_named(tmp_path: Path) -> None:

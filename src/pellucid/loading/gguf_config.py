@@ -88,6 +88,16 @@ def left_out(metadata: GgufMetadata, names: WeightNames, tensors: Iterable[str])
     return left_out_note(count_parts(tensors, names.parts), keys)
 
 
+def check_is_whole(metadata: GgufMetadata) -> None:
+    """Raises a ValueError for a file of the layers alone that draft for another model."""
+    if not any(name.startswith("blk.0.") for name in metadata.shapes) and any(
+        ".nextn." in name for name in metadata.shapes
+    ):
+        raise ValueError(
+            f"{metadata.values.path}: the file holds layers that draft for another model, no model: name that one"
+        )
+
+
 def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     """The facts of a GGUF file.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import (
+    check_is_whole,
     left_out,
     read_gguf_architecture,
     read_gguf_config,
@@ -16,6 +17,7 @@ from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.gguf_vocabulary import find_tokenizer_refusal
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
+from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.models.registry import find_gguf_family
 
 # Tensors that are facts rather than weights: rotary factors.
@@ -32,7 +34,8 @@ def open_gguf(path: Path) -> StoredModel:
     read_gguf_architecture(checkpoint)
     tensors = GgufTensors(checkpoint)
     rope_tensors = {name: tensors.tensor(name) for name in FACT_TENSORS if name in tensors}
-    metadata = read_gguf_metadata(checkpoint, rope_tensors)
+    metadata, notes = with_widths_of_tensors(read_gguf_metadata(checkpoint, rope_tensors))
+    check_is_whole(metadata)
     config = read_gguf_config(metadata)
     names = find_gguf_family(metadata).gguf_names(config, metadata)
     tensors.check_types(name for name in tensors if not names.is_unused(name))
@@ -44,7 +47,7 @@ def open_gguf(path: Path) -> StoredModel:
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
         tokenizer_refusal=find_tokenizer_refusal(JsonObject(checkpoint.path, checkpoint.metadata)),
-        notes=left_out(metadata, names, checkpoint),
+        notes=(*notes, *left_out(metadata, names, checkpoint)),
     )
 
 

@@ -31,10 +31,13 @@ from pellucid.models.family import (
 )
 from pellucid.models.gguf_metadata import (
     ATTENTION_SCALE,
+    CONTEXT,
     RMS_EPSILON,
     ROPE_BASE,
     ROPE_DIM,
     ROPE_KEYS,
+    ROPE_SCALING,
+    ROPE_SCALING_FACTOR,
     SLIDING_PATTERN,
     WINDOW,
     GgufMetadata,
@@ -197,6 +200,7 @@ def _gemma3_ropes(
 _SOFTCAP, _LOGITS_SOFTCAP = "attn_logit_softcapping", "final_logit_softcapping"
 _SLIDING_ROPE_BASE = "rope.freq_base_swa"
 # llama.cpp knows by the number of layers which models scale scores by the share of the hidden size.
+_SCALED_CONTEXT = 131_072
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
 
@@ -210,6 +214,8 @@ def _gguf_gemma2(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
+    if metadata.get(RMS_EPSILON) is None:
+        metadata = _with_what_ollama_takes_for_granted(metadata)
     values = llama_like_values(metadata)
     base = metadata.optional_number(_SLIDING_ROPE_BASE) or 10_000.0
     values["rope_parameters"] = {
@@ -222,6 +228,15 @@ def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
         **metadata.given(final_logit_softcapping=_LOGITS_SOFTCAP),
         **sliding_pattern(metadata),
     }
+
+
+def _with_what_ollama_takes_for_granted(metadata: GgufMetadata) -> GgufMetadata:
+    """Ollama's first converter left out what is the same for all models of the family, and the scaling of those
+    with a context of 131,072."""
+    metadata = metadata.with_value(RMS_EPSILON, 1e-6)
+    if metadata.get(ROPE_SCALING) is None and metadata.integer(CONTEXT) >= _SCALED_CONTEXT:
+        metadata = metadata.with_value(ROPE_SCALING, "linear").with_value(ROPE_SCALING_FACTOR, 8.0)
+    return metadata
 
 
 def _query_scalar(metadata: GgufMetadata, values: Mapping[str, Any], layers_of_27b: int) -> float:

@@ -22,6 +22,7 @@ from pellucid.models.config_json import (
 from pellucid.models.family import QK_NORM_WEIGHTS, QKV, Family, GgufFamily, StoredWeight
 from pellucid.models.gemma import SANDWICH_WEIGHTS
 from pellucid.models.gguf_metadata import (
+    EXPERT_WIDTH,
     FEED_FORWARD,
     KEY_LENGTH,
     KV_HEADS,
@@ -405,7 +406,6 @@ _WEIGHTS: Mapping[str, StoredWeight] = {
 
 _LOGITS_SOFTCAP = "final_logit_softcapping"
 _SHARED_KV, _EMBEDDING_SIZE = "attention.shared_kv_layers", "embedding_length_per_layer_input"
-_EXPERT_WIDTH = "expert_feed_forward_length"
 _SLIDING_KEY_LENGTH = "attention.key_length_swa"
 _SLIDING_VALUE_LENGTH = "attention.value_length_swa"
 _SLIDING_ROPE_DIM, _SLIDING_ROPE_BASE = "rope.dimension_count_swa", "rope.freq_base_swa"
@@ -457,7 +457,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
             "enable_moe_block": True,
             "num_experts": counts["num_experts"],
             "top_k_experts": counts["num_experts_per_tok"],
-            "moe_intermediate_size": metadata.integer(_EXPERT_WIDTH),
+            "moe_intermediate_size": metadata.integer(EXPERT_WIDTH),
         }
     return values
 

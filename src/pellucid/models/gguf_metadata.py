@@ -21,15 +21,17 @@ KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 ROPE_DIM, ROPE_BASE = "rope.dimension_count", "rope.freq_base"
 ATTENTION_SCALE = "attention.scale"
+YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 SLIDING_PATTERN = "attention.sliding_window_pattern"
-_SCALING, _SCALING_FACTOR = "rope.scaling.type", "rope.scaling.factor"
+ROPE_SCALING, ROPE_SCALING_FACTOR = "rope.scaling.type", "rope.scaling.factor"
 _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 _ATTENTION_FACTOR = "rope.scaling.attn_factor"
 _BETA_FAST, _BETA_SLOW = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
 
 _SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS, KEY_LENGTH, VALUE_LENGTH}
 ROPE_KEYS = frozenset(
-    {ROPE_DIM, ROPE_BASE, _SCALING, _SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
+    {ROPE_DIM, ROPE_BASE, ROPE_SCALING, ROPE_SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
 )
 YARN_KEYS = frozenset({_BETA_FAST, _BETA_SLOW})
 # Keys that no decoder reads. The sections of rope of three axes are of positions that text has once.
@@ -59,12 +61,12 @@ _NO_EFFECT: Mapping[str, float] = {
     "norm_top_k_prob": True,
     "residual_scale": 1,
     "rope.scale_linear": 1,
-    "rope.scaling.yarn_log_multiplier": 0,
+    YARN_LOG_MULTIPLIER: 0,
 }
 # What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
 # weights are transformed, as "prism.hadamard.weight_names" does.
 _HARMLESS_PREFIXES = ("general.", "tokenizer.", "quantize.", "split.", "mradermacher.")
-_LEFT_OVER = "keys of other models of its architecture"
+_LEFT_OVER = "what means nothing for this model"
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,15 @@ class GgufMetadata:
     def _prefix(self) -> str:
         return f"{self.stored_architecture or self.architecture}."
 
-    def _full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         """The file's name of a key."""
         return self._prefix + self.stored_keys.get(key, key)
 
     def error(self, key: str, allowed: str) -> ValueError:
-        return self.values.error(self._full(key), allowed)
+        return self.values.error(self.full_key(key), allowed)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self.values.values.get(self._full(key), default)
+        return self.values.values.get(self.full_key(key), default)
 
     def integer(self, key: str) -> int:
         """A number, which some files give once for each layer."""
@@ -144,7 +146,7 @@ class GgufMetadata:
             if len(numbers) > 1:
                 raise self.error(key, "must be the same for all layers")
             return numbers.pop()
-        return self.values.integer(self._full(key))
+        return self.values.integer(self.full_key(key))
 
     def optional_integer(self, key: str) -> int | None:
         """None also for 0, which stands for none."""
@@ -166,13 +168,13 @@ class GgufMetadata:
         return value[:count]
 
     def number(self, key: str) -> float:
-        return self.values.number(self._full(key))
+        return self.values.number(self.full_key(key))
 
     def optional_number(self, key: str) -> float | None:
-        return self.values.optional_number(self._full(key))
+        return self.values.optional_number(self.full_key(key))
 
     def optional_string(self, key: str) -> str | None:
-        return self.values.string(self._full(key)) if self.get(key) is not None else None
+        return self.values.string(self.full_key(key)) if self.get(key) is not None else None
 
     def flags_of_layers(self, key: str) -> list[bool]:
         """A truth value of each layer."""
@@ -195,15 +197,23 @@ class GgufMetadata:
     def with_value(self, key: str, value: Any) -> "GgufMetadata":
         """The same with another value of a key."""
         values = ChainMap(
-            {self._full(key): value}, cast(MutableMapping[str, Any], self.values.values)
+            {self.full_key(key): value}, cast(MutableMapping[str, Any], self.values.values)
         )
         return replace(self, values=JsonObject(self.values.path, values, self.values.name))
 
     def boolean(self, key: str, default: bool) -> bool:
-        return self.values.boolean(self._full(key), default)
+        return self.values.boolean(self.full_key(key), default)
 
     def has_tensor(self, name: str) -> bool:
         return name in self.shapes
+
+    def width_of_layers(self, key: str, tensor: str) -> int:
+        """The number `key`; where it is missing, the number of inputs of the first `tensor` that a layer has."""
+        if self.get(key) is None:
+            for layer in range(num_layers(self)):
+                if (shape := self.shapes.get(tensor.replace("{i}", str(layer)))) is not None:
+                    return shape[-1]
+        return self.integer(key)
 
     def has_tensor_of_layers(self, name: str) -> bool:
         """Whether a layer has the tensor `name`, in which "{i}" stands for the layer."""
@@ -236,6 +246,35 @@ def num_layers(metadata: GgufMetadata) -> int:
     if type(num_drafting) is not int or not 0 <= num_drafting <= most:
         raise metadata.error(DRAFTING_COUNT, f"must be from 0 to {most}")
     return count - num_drafting
+
+
+# A key -> the tensors whose inputs it counts.
+_WIDTHS = {
+    FEED_FORWARD: "blk.{i}.ffn_down.weight",
+    EXPERT_WIDTH: "blk.{i}.ffn_down_exps.weight",
+    SHARED_WIDTH: "blk.{i}.ffn_down_shexp.weight",
+}
+
+
+def with_widths_of_tensors(metadata: GgufMetadata) -> tuple[GgufMetadata, tuple[str, ...]]:
+    """The metadata with the widths that the tensors have, and a sentence for each key that says something else."""
+    notes = []
+    for key, tensor in _WIDTHS.items():
+        shapes = (
+            metadata.shapes.get(tensor.replace("{i}", str(layer)))
+            for layer in range(num_layers(metadata))
+        )
+        widths = {shape[-1] for shape in shapes if shape}
+        given = metadata.get(key)
+        if len(widths) != 1 or isinstance(given, list) or given in (None, *widths):
+            continue
+        width = widths.pop()
+        metadata.integer(key)
+        notes.append(
+            f"{metadata.full_key(key)}={given}, but the tensors are {width} wide: that counts"
+        )
+        metadata = metadata.with_value(key, width)
+    return metadata, tuple(notes)
 
 
 def llama_like_values(
@@ -284,8 +323,10 @@ def rope_values(
         if not partial_rotary:
             raise metadata.error(ROPE_DIM, f"must be the head's {head_dim}")
         rope["partial_rotary_factor"] = dim / head_dim
-    scaling = metadata.optional_string(_SCALING) or "none"
-    factor = metadata.optional_number(_SCALING_FACTOR)
+    scaling = metadata.optional_string(ROPE_SCALING)
+    factor = metadata.optional_number(ROPE_SCALING_FACTOR)
+    if scaling is None:  # as in llama.cpp
+        scaling = "none" if factor in (None, 1.0) else "linear"
     original = metadata.optional_integer(_ORIGINAL_CONTEXT) or metadata.integer(CONTEXT)
     attention_factor = metadata.optional_number(_ATTENTION_FACTOR)
     factors = metadata.rope_factors
@@ -321,7 +362,7 @@ def rope_values(
             "beta_slow": metadata.optional_number(_BETA_SLOW),
         }
     elif scaling != "none":
-        raise metadata.error(_SCALING, "supported are none, linear and yarn")
+        raise metadata.error(ROPE_SCALING, "supported are none, linear and yarn")
     elif attention_factor not in (None, 1.0):
         raise metadata.error(_ATTENTION_FACTOR, "must be 1 where nothing is scaled")
     return rope

@@ -13,8 +13,12 @@ from pellucid.model_config import ExpertsConfig, ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
 from pellucid.models.gguf_metadata import (
+    EXPERT_WIDTH,
+    FEED_FORWARD,
     RMS_EPSILON,
     ROPE_KEYS,
+    ROPE_SCALING,
+    ROPE_SCALING_FACTOR,
     WINDOW,
     YARN_KEYS,
     GgufMetadata,
@@ -69,11 +73,14 @@ def _alternating(num_layers: int) -> list[str]:
 
 
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
-    values = llama_like_values(metadata)
+    # Ollama's first converter left out what is the same for all models of the family.
+    if metadata.get(ROPE_SCALING) is None and metadata.get(ROPE_SCALING_FACTOR) is not None:
+        metadata = metadata.with_value(ROPE_SCALING, "yarn")
+    width = metadata.width_of_layers(EXPERT_WIDTH, "blk.{i}.ffn_down_exps.weight")
+    values = llama_like_values(metadata.with_value(FEED_FORWARD, width))
     return {
         **values,
         **gguf_experts(metadata),
-        "intermediate_size": metadata.integer("expert_feed_forward_length"),
         "rope_parameters": {**values["rope_parameters"], "truncate": False},
     }
 

@@ -15,6 +15,7 @@ from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
     YARN_KEYS,
+    YARN_LOG_MULTIPLIER,
     GgufMetadata,
     llama_like_values,
 )
@@ -87,6 +88,8 @@ def llama_gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 LLAMA_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
+# Converters of Mistral's own format write it for this architecture too, for which llama.cpp does not read it.
+LLAMA_GGUF_LEFT_OVER = frozenset({YARN_LOG_MULTIPLIER})
 
 LLAMA = Family(
     architectures=("LlamaForCausalLM",),
@@ -99,5 +102,6 @@ LLAMA = Family(
         LLAMA_GGUF_KEYS,
         llama_gguf_config,
         interleaved=True,
+        left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )

@@ -8,8 +8,18 @@ from pellucid.json_object import JsonObject
 from pellucid.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
-from pellucid.models.gguf_metadata import WINDOW, GgufMetadata, llama_like_values
-from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.gguf_metadata import (
+    WINDOW,
+    YARN_LOG_MULTIPLIER,
+    GgufMetadata,
+    llama_like_values,
+)
+from pellucid.models.llama import (
+    LLAMA_GGUF_KEYS,
+    LLAMA_GGUF_LEFT_OVER,
+    LlamaDecoder,
+    llama_gguf_config,
+)
 from pellucid.models.rope_config import FULL, SLIDING
 
 
@@ -61,14 +71,14 @@ def _read_ministral3(config: JsonObject) -> ModelConfig:
     )
 
 
-_GROWTH_BETA, _YARN_LOG_MUL = "attention.temperature_scale", "rope.scaling.yarn_log_multiplier"
+_GROWTH_BETA = "attention.temperature_scale"
 
 
 def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
     values = llama_like_values(metadata)
     rope = {
         **values["rope_parameters"],
-        **metadata.given(mscale_all_dim=_YARN_LOG_MUL, llama_4_scaling_beta=_GROWTH_BETA),
+        **metadata.given(mscale_all_dim=YARN_LOG_MULTIPLIER, llama_4_scaling_beta=_GROWTH_BETA),
     }
     if "mscale_all_dim" in rope:
         rope["mscale"] = 1.0
@@ -93,6 +103,7 @@ MISTRAL = Family(
         llama_gguf_config,
         interleaved=True,
         matches=lambda metadata: bool(metadata.get(WINDOW)),
+        left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )
 
@@ -112,7 +123,7 @@ MINISTRAL3 = Family(
     weights=LLAMA_WEIGHTS,
     gguf=GgufFamily(
         "mistral3",
-        LLAMA_GGUF_KEYS | {_GROWTH_BETA, _YARN_LOG_MUL},
+        LLAMA_GGUF_KEYS | {_GROWTH_BETA, YARN_LOG_MULTIPLIER},
         _gguf_ministral3,
         interleaved=True,
     ),

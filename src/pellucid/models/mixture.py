@@ -20,6 +20,7 @@ from pellucid.models.family import (
     StoredWeight,
 )
 from pellucid.models.gguf_metadata import (
+    EXPERT_WIDTH,
     RMS_EPSILON,
     ROPE_KEYS,
     WINDOW,
@@ -222,8 +223,7 @@ _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 # -- GGUF ------------------------------------------------------------------------------------------
 
 _COUNT, _CHOSEN = "expert_count", "expert_used_count"
-_EXPERT_WIDTH, SHARED_WIDTH = "expert_feed_forward_length", "expert_shared_feed_forward_length"
-EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, _EXPERT_WIDTH})
+EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, EXPERT_WIDTH})
 # llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
 NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
 # llama.cpp's converter can write gate and up of all experts as one tensor, and apart.

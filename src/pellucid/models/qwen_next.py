@@ -31,10 +31,12 @@ from pellucid.models.family import (
     with_offset,
 )
 from pellucid.models.gguf_metadata import (
+    EXPERT_WIDTH,
     FEED_FORWARD,
     KV_HEADS,
     RMS_EPSILON,
     ROPE_KEYS,
+    SHARED_WIDTH,
     GgufMetadata,
     llama_like_values,
     num_layers,

@@ -67,7 +67,9 @@ def left_out_note(
         keys: the number of its keys in metadata.
     """
     parts = []
-    for name in dict.fromkeys((*tensors, *keys)):
+    for name in dict.fromkeys((*(part.name for part in UNUSED_PARTS), *tensors, *keys)):
+        if not tensors.get(name) and not keys.get(name):
+            continue
         counts = (
             _counted(tensors.get(name, 0), "tensor"),
             _counted(keys.get(name, 0), "key"),
