@@ -123,23 +123,32 @@ def _renamed(kv: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
 # -- tensors ---------------------------------------------------------------------------------------
 
 
-def full_tensors(published: Published) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape, rows first, of all tensors that the file has: those that the decoder reads, and the listed ones
-    that it does not. Whether the head is stored apart, and q, k and v have biases, follows from the list or
-    from the number of tensors."""
+@cache
+def full_tensors(name: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape, rows first, of all tensors that the file `name` has: those that the decoder reads, and the listed
+    ones that it does not. Whether the head is stored apart, and q, k and v have biases, follows from the list
+    or from the number of tensors."""
+    published = read_published(name)
+    if not published.is_supported:
+        return {}
     expected = sum(published.types.values())
-    found = [each for facts in _guesses(published) if (each := _tensors(published, facts))]
-    return next((each for each in found if len(each) == expected), found[0])
+    found: Mapping[str, tuple[str, tuple[int, ...]]] = {}
+    for facts in _guesses(published):
+        guess = _tensors(published, facts)
+        found = found or guess
+        if guess and len(guess) in (expected, expected or len(guess)):
+            return guess
+    return found
 
 
 def _tensors(
     published: Published, facts: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[str, tuple[int, ...]]] | None:
-    """The tensors of a model with these facts; None where its metadata wants others."""
+) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """The tensors of a model with these facts; none where its metadata wants others."""
     try:
         return dict(_wanted(published, facts))
     except ValueError:
-        return None
+        return {}
 
 
 def _guesses(published: Published) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -156,11 +165,23 @@ def _guesses(published: Published) -> Iterator[dict[str, tuple[int, ...]]]:
         tied = [True]
     biased = [False, True] if published.architecture in ("llama", "glm4") else [False]
     factors = [False, True] if published.architecture in ("llama", "phi3") else [False]
-    apart = [False, True] if published.value("expert_count") else [False]
-    for is_tied, has_bias, has_factors, has_experts_apart in itertools.product(
-        tied, biased, factors, apart
+    width = published.value("feed_forward_length")
+    experts: list[dict[str, tuple[int, ...]]] = [{}]
+    if published.value("expert_count"):  # gate and up apart, in one tensor, or a tensor for each
+        by_expert = {"blk.0.ffn_gate.0.weight": (width, hidden)}
+        apart = {f"blk.0.ffn_{part}_exps.weight": (1, 1, 1) for part in ("gate", "up")}
+        experts = [apart, {}, by_expert]
+    nets: list[dict[str, tuple[int, ...]]] = [{}]
+    if published.architecture == "qwen3next":  # q, k, v and the gate in one tensor, or in two
+        nets = [{"blk.0.ssm_in.weight": (1, 1)}, {}]
+    for is_tied, has_bias, has_factors, expert_facts, net_facts in itertools.product(
+        tied, biased, factors, experts, nets
     ):
-        facts: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden)}
+        facts: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (vocab, hidden),
+            **expert_facts,
+            **net_facts,
+        }
         if not is_tied:
             facts["output.weight"] = (vocab, hidden)
         if has_bias:
@@ -172,8 +193,6 @@ def _guesses(published: Published) -> Iterator[dict[str, tuple[int, ...]]]:
                 )
         elif has_factors:
             facts["rope_freqs.weight"] = (published.value("rope.dimension_count") // 2,)
-        if has_experts_apart:
-            facts["blk.0.ffn_gate.0.weight"] = (published.value("feed_forward_length"), hidden)
         if published.architecture == "gemma4":
             facts["rope_freqs.weight"] = (published.value("rope.dimension_count") // 2,)
             facts |= _gemma4_values(published)
@@ -353,7 +372,7 @@ def write_published(
     """
     # The parts of a split file become one.
     kv = {k: list(given) for k, given in published.kv.items() if not k.startswith("split.")}
-    tensors = full_tensors(published) if published.is_supported else {}
+    tensors = full_tensors(published.name)
     if edit is not None:
         edit(kv)
     entries = [_entry(key, *_with_value(key, given, vocabulary)) for key, given in kv.items()]

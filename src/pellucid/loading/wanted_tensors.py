@@ -47,7 +47,10 @@ class WantedTensors:
         if len(recipe.sources) == 1:
             parts = (num_rows,)
         for source, rows in zip(recipe.sources, parts, strict=True):
-            self.tensors[recipe.tensor(source, "weight")] = WantedTensor((rows, num_columns))
+            tensor = recipe.tensor(source, "weight")
+            if recipe.rows is not None and tensor in self.tensors:  # it holds several weights
+                rows += self.tensors[tensor].shape[0]
+            self.tensors[tensor] = WantedTensor((rows, num_columns))
             if bias:
                 self._add_bias(recipe.tensor(source, "bias"), (rows,), name)
 

@@ -423,12 +423,12 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     head_dim = metadata.optional_integer(_SLIDING_KEY_LENGTH) or metadata.integer(KEY_LENGTH)
     for key, length in ((VALUE_LENGTH, KEY_LENGTH), (_SLIDING_VALUE_LENGTH, _SLIDING_KEY_LENGTH)):
         if metadata.get(key) != metadata.get(length):
-            raise metadata.error(key, f"must be the same as {length}")
+            raise metadata.error(key, f"must be the same as {metadata.full_key(length)}")
     widths, kv_heads = (metadata.of_layers(key) for key in (FEED_FORWARD, KV_HEADS))
-    num_shared = metadata.get(_SHARED_KV) or 0
+    num_shared = metadata.optional_integer(_SHARED_KV) or 0
     plain = metadata.with_value(FEED_FORWARD, widths[0]).with_value(KV_HEADS, kv_heads[sliding])
     plain = plain.with_value(KEY_LENGTH, head_dim).with_value(VALUE_LENGTH, head_dim)
-    plain = plain.with_value(ROPE_DIM, metadata.get(_SLIDING_ROPE_DIM, head_dim))
+    plain = plain.with_value(ROPE_DIM, metadata.optional_integer(_SLIDING_ROPE_DIM) or head_dim)
     has_v = metadata.has_tensor(f"blk.{full}.attn_v.weight")
     values = {
         **llama_like_values(replace(plain, rope_factors={})),
@@ -439,7 +439,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
         "num_global_key_value_heads": kv_heads[full],
         "num_kv_shared_layers": num_shared,
         "use_double_wide_mlp": widths[-1] == 2 * widths[0],
-        "hidden_size_per_layer_input": metadata.get(_EMBEDDING_SIZE) or 0,
+        "hidden_size_per_layer_input": metadata.optional_integer(_EMBEDDING_SIZE) or 0,
         "rope_parameters": {
             FULL: _full_rope(metadata),
             SLIDING: {
@@ -451,7 +451,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     if values["hidden_size_per_layer_input"]:
         table = metadata.shapes.get("per_layer_token_embd.weight", (values["vocab_size"],))
         values["vocab_size_per_layer_input"] = table[0]
-    if metadata.get("expert_count"):
+    if metadata.has("expert_count"):
         counts = gguf_experts(metadata)
         values |= {
             "enable_moe_block": True,

@@ -66,7 +66,7 @@ _NO_EFFECT: Mapping[str, float] = {
 # What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
 # weights are transformed, as "prism.hadamard.weight_names" does.
 _HARMLESS_PREFIXES = ("general.", "tokenizer.", "quantize.", "split.", "mradermacher.")
-_LEFT_OVER = "what means nothing for this model"
+_LEFT_OVER = "keys of other models"
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,13 @@ class GgufMetadata:
 
     def optional_integer(self, key: str) -> int | None:
         """None also for 0, which stands for none."""
-        return self.integer(key) if self.get(key) else None
+        value = self.get(key)
+        is_none = value is None or (type(value) is int and value == 0)
+        return None if is_none else self.integer(key)
+
+    def has(self, key: str) -> bool:
+        """Whether the file has a number `key` that is not 0, which stands for none."""
+        return self.optional_integer(key) is not None
 
     def of_layers(self, key: str, minimum: int = 1) -> list[int]:
         """A number of each layer, where the file has one for all, or one for each."""
@@ -291,7 +297,9 @@ def llama_like_values(
     if head_dim == 0:
         raise metadata.error(HEADS, f"must be at most the embedding's {hidden_size}")
     if metadata.get(VALUE_LENGTH, head_dim) != head_dim:
-        raise metadata.error(VALUE_LENGTH, f"must be the head's {head_dim}")
+        raise metadata.error(
+            VALUE_LENGTH, f"must be the head's {head_dim}, {metadata.full_key(KEY_LENGTH)}"
+        )
     rope = rope_values(metadata, head_dim, partial_rotary)
     values: dict[str, Any] = {
         **metadata.model_values(),
@@ -330,6 +338,11 @@ def rope_values(
     original = metadata.optional_integer(_ORIGINAL_CONTEXT) or metadata.integer(CONTEXT)
     attention_factor = metadata.optional_number(_ATTENTION_FACTOR)
     factors = metadata.rope_factors
+    for name, divisors in factors.items():
+        if len(divisors) != dim // 2:
+            raise metadata.error(
+                ROPE_DIM, f"must be twice the {len(divisors)} numbers of the tensor {name}"
+            )
     if {"rope_factors_long.weight", "rope_factors_short.weight"} <= factors.keys():
         rope |= {
             "rope_type": "longrope",
@@ -349,9 +362,10 @@ def rope_values(
             "attention_factor": 1.0,
         }
     elif scaling == "linear":
-        rope |= {"rope_type": "linear", "factor": factor}
+        rope |= {"rope_type": "linear", "factor": metadata.number(ROPE_SCALING_FACTOR)}
     elif scaling == "yarn":
-        if factor is not None and attention_factor is not None:  # llama.cpp multiplies YaRN's own
+        factor = metadata.number(ROPE_SCALING_FACTOR)
+        if attention_factor is not None:  # llama.cpp multiplies YaRN's own
             attention_factor *= 0.1 * math.log(factor) + 1.0
         rope |= {
             "rope_type": "yarn",

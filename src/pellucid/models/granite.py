@@ -171,7 +171,7 @@ def _gguf_granite_hybrid(metadata: GgufMetadata) -> dict[str, Any]:
         raise metadata.error(
             KV_HEADS, "must be at least 1: 0 stands for a Mamba-2 layer, which no family here has"
         )
-    if metadata.get(_NUM_EXPERTS):
+    if metadata.has(_NUM_EXPERTS):
         raise metadata.error(_NUM_EXPERTS, _NO_EXPERTS)
     values = _gguf_values(metadata)
     return {

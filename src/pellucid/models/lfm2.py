@@ -218,7 +218,7 @@ def _gguf_lfm2(metadata: GgufMetadata) -> dict[str, Any]:
 def _gguf_lfm2_moe(metadata: GgufMetadata) -> dict[str, Any]:
     if metadata.get(_GATING, _SIGMOID) != _SIGMOID:
         raise metadata.error(_GATING, f"supported is {_SIGMOID}, the sigmoid")
-    num_dense = metadata.integer(_NUM_DENSE) if metadata.get(_NUM_DENSE) else 0
+    num_dense = metadata.optional_integer(_NUM_DENSE) or 0
     return {
         **_gguf_lfm2(metadata),
         **gguf_experts(metadata),

@@ -9,6 +9,7 @@ from pellucid.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import (
+    ROPE_SCALING,
     WINDOW,
     YARN_LOG_MULTIPLIER,
     GgufMetadata,
@@ -76,10 +77,10 @@ _GROWTH_BETA = "attention.temperature_scale"
 
 def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
     values = llama_like_values(metadata)
-    rope = {
-        **values["rope_parameters"],
-        **metadata.given(mscale_all_dim=YARN_LOG_MULTIPLIER, llama_4_scaling_beta=_GROWTH_BETA),
-    }
+    scaled = metadata.given(mscale_all_dim=YARN_LOG_MULTIPLIER, llama_4_scaling_beta=_GROWTH_BETA)
+    rope = {**values["rope_parameters"], **scaled}
+    if scaled and rope.get("rope_type") != "yarn":
+        raise metadata.error(ROPE_SCALING, "must be yarn for a model whose queries grow")
     if "mscale_all_dim" in rope:
         rope["mscale"] = 1.0
     return {**values, "rope_parameters": rope}
@@ -102,7 +103,7 @@ MISTRAL = Family(
         LLAMA_GGUF_KEYS | {WINDOW},
         llama_gguf_config,
         interleaved=True,
-        matches=lambda metadata: bool(metadata.get(WINDOW)),
+        matches=lambda metadata: metadata.has(WINDOW),
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )

@@ -299,7 +299,7 @@ def _gguf_mixtral(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 def _has_experts(metadata: GgufMetadata) -> bool:
-    return bool(metadata.get(_COUNT))
+    return metadata.has(_COUNT)
 
 
 QWEN3_MOE = Family(

@@ -149,6 +149,6 @@ OLMO3 = Family(
         "olmo2",
         _GGUF_KEYS | {WINDOW, SLIDING_PATTERN},
         _gguf_olmo3,
-        matches=lambda metadata: bool(metadata.get(WINDOW)),
+        matches=lambda metadata: metadata.has(WINDOW),
     ),
 )

@@ -276,8 +276,6 @@ _KEYS = frozenset(
 
 
 def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
-    if metadata.get(FEED_FORWARD) is None:  # all layers have experts
-        metadata = metadata.with_value(FEED_FORWARD, gguf_shared_width(metadata))
     layer_types, num_kv_heads = _layer_types(metadata)
     metadata = metadata.with_value(KV_HEADS, num_kv_heads)
     num_value_heads = metadata.integer(_RANK)
@@ -306,10 +304,10 @@ def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
     elif 0 in heads:  # delta nets have none
         is_full = [number > 0 for number in heads]
     else:
-        interval = metadata.integer(_INTERVAL) if metadata.get(_INTERVAL) else 4
+        interval = metadata.optional_integer(_INTERVAL) or 4
         is_full = [(layer + 1) % interval == 0 for layer in range(count)]
     if not any(is_full):
-        key = _RECURRENT if metadata.get(_RECURRENT) else _INTERVAL
+        key = _INTERVAL if metadata.get(_RECURRENT) is None else _RECURRENT
         raise metadata.error(key, "at least one layer must have attention")
     used = {number for number, full in zip(heads, is_full, strict=True) if full}
     if len(used) != 1 or 0 in used:
@@ -318,6 +316,8 @@ def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
 
 
 def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
+    if metadata.get(FEED_FORWARD) is None:  # all layers have experts
+        metadata = metadata.with_value(FEED_FORWARD, gguf_shared_width(metadata))
     return {
         **_gguf_qwen35(metadata),
         **gguf_experts(metadata),
