@@ -161,7 +161,7 @@ def _guesses(published: Published) -> Iterator[dict[str, tuple[int, ...]]]:
     listed = published.tensors
     is_whole = any(name.startswith("blk.3.") for name in listed)
     tied = [False, True] if not is_whole else ["output.weight" not in listed]
-    if published.architecture.startswith(("gemma", "lfm2")):
+    if published.architecture.startswith(("gemma", "lfm2", "smollm3")):
         tied = [True]
     biased = [False, True] if published.architecture in ("llama", "glm4") else [False]
     factors = [False, True] if published.architecture in ("llama", "phi3") else [False]

@@ -40,8 +40,19 @@ def _read_config(config: JsonObject) -> ModelConfig:
     )
 
 
+# The first files of the models with this context do not say that they have windows. As in llama.cpp.
+_UNSAID_WINDOW, _CONTEXT_OF_UNSAID, _LAYERS_OF_UNSAID = 2047, 4096, (32, 40)
+
+
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
-    return llama_like_values(metadata, partial_rotary=True)
+    values = llama_like_values(metadata, partial_rotary=True)
+    if (
+        metadata.get(WINDOW) is None
+        and values["max_position_embeddings"] == _CONTEXT_OF_UNSAID
+        and values["num_hidden_layers"] in _LAYERS_OF_UNSAID
+    ):
+        values["sliding_window"] = _UNSAID_WINDOW
+    return values
 
 
 PHI3 = Family(
