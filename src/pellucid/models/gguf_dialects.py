@@ -83,7 +83,6 @@ DIALECTS: Mapping[str, Dialect] = {
         }
     ),
     "qwen2vl": Dialect(("qwen25vl",)),
-    "qwen2vl": Dialect(("qwen25vl",)),
     "qwen35": _DELTA_NET,
     "qwen35moe": _DELTA_NET,
     "qwen3next": _DELTA_NET,

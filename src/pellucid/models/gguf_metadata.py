@@ -63,6 +63,12 @@ _NO_EFFECT: Mapping[str, float] = {
     "rope.scale_linear": 1,
     YARN_LOG_MULTIPLIER: 0,
 }
+# A key -> the tensors of layers whose inputs it counts.
+_WIDTHS = {
+    FEED_FORWARD: "ffn_down",
+    EXPERT_WIDTH: "ffn_down_exps",
+    SHARED_WIDTH: "ffn_down_shexp",
+}
 # What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
 # weights are transformed, as "prism.hadamard.weight_names" does.
 _HARMLESS_PREFIXES = ("general.", "tokenizer.", "quantize.", "split.", "mradermacher.")
@@ -213,13 +219,19 @@ class GgufMetadata:
     def has_tensor(self, name: str) -> bool:
         return name in self.shapes
 
-    def width_of_layers(self, key: str, tensor: str) -> int:
-        """The number `key`; where it is missing, the number of inputs of the first `tensor` that a layer has."""
-        if self.get(key) is None:
-            for layer in range(num_layers(self)):
-                if (shape := self.shapes.get(tensor.replace("{i}", str(layer)))) is not None:
-                    return shape[-1]
+    def width_of_layers(self, key: str) -> int:
+        """The width `key`; where it is missing, that of the tensors which have it."""
+        if self.get(key) is None and (widths := self.widths_of_tensors(key)):
+            return max(widths)
         return self.integer(key)
+
+    def widths_of_tensors(self, key: str) -> set[int]:
+        """The widths that the layers' tensors have, of which `key` says one."""
+        name = _WIDTHS[key]
+        shapes = (
+            self.shapes.get(f"blk.{layer}.{name}.weight") for layer in range(num_layers(self))
+        )
+        return {shape[-1] for shape in shapes if shape}
 
     def has_tensor_of_layers(self, name: str) -> bool:
         """Whether a layer has the tensor `name`, in which "{i}" stands for the layer."""
@@ -254,24 +266,11 @@ def num_layers(metadata: GgufMetadata) -> int:
     return count - num_drafting
 
 
-# A key -> the tensors whose inputs it counts.
-_WIDTHS = {
-    FEED_FORWARD: "blk.{i}.ffn_down.weight",
-    EXPERT_WIDTH: "blk.{i}.ffn_down_exps.weight",
-    SHARED_WIDTH: "blk.{i}.ffn_down_shexp.weight",
-}
-
-
 def with_widths_of_tensors(metadata: GgufMetadata) -> tuple[GgufMetadata, tuple[str, ...]]:
     """The metadata with the widths that the tensors have, and a sentence for each key that says something else."""
     notes = []
-    for key, tensor in _WIDTHS.items():
-        shapes = (
-            metadata.shapes.get(tensor.replace("{i}", str(layer)))
-            for layer in range(num_layers(metadata))
-        )
-        widths = {shape[-1] for shape in shapes if shape}
-        given = metadata.get(key)
+    for key in _WIDTHS:
+        widths, given = metadata.widths_of_tensors(key), metadata.get(key)
         if len(widths) != 1 or isinstance(given, list) or given in (None, *widths):
             continue
         width = widths.pop()

@@ -13,7 +13,6 @@ from pellucid.model_config import ExpertsConfig, ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
 from pellucid.models.gguf_metadata import (
-    EXPERT_WIDTH,
     FEED_FORWARD,
     RMS_EPSILON,
     ROPE_KEYS,
@@ -25,7 +24,12 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
 )
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import EXPERT_KEYS, gguf_experts, read_expert_counts
+from pellucid.models.mixture import (
+    EXPERT_KEYS,
+    gguf_expert_width,
+    gguf_experts,
+    read_expert_counts,
+)
 from pellucid.models.rope_config import FULL, SLIDING
 
 _ALPHA, _LIMIT = 1.702, 7.0  # of the activation "clamped_swish"
@@ -76,8 +80,7 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     # Ollama's first converter left out what is the same for all models of the family.
     if metadata.get(ROPE_SCALING) is None and metadata.get(ROPE_SCALING_FACTOR) is not None:
         metadata = metadata.with_value(ROPE_SCALING, "yarn")
-    width = metadata.width_of_layers(EXPERT_WIDTH, "blk.{i}.ffn_down_exps.weight")
-    values = llama_like_values(metadata.with_value(FEED_FORWARD, width))
+    values = llama_like_values(metadata.with_value(FEED_FORWARD, gguf_expert_width(metadata)))
     return {
         **values,
         **gguf_experts(metadata),

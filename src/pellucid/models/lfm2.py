@@ -14,7 +14,6 @@ from pellucid.models.family import (
     StoredWeight,
 )
 from pellucid.models.gguf_metadata import (
-    EXPERT_WIDTH,
     KV_HEADS,
     RMS_EPSILON,
     ROPE_KEYS,

@@ -23,11 +23,11 @@ from pellucid.models.gguf_metadata import (
     EXPERT_WIDTH,
     RMS_EPSILON,
     ROPE_KEYS,
+    SHARED_WIDTH,
     WINDOW,
     YARN_KEYS,
     GgufMetadata,
     llama_like_values,
-    num_layers,
 )
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 
@@ -249,20 +249,12 @@ def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
 
 def gguf_expert_width(metadata: GgufMetadata) -> int:
     """How wide each expert is. Some files leave it to the tensors."""
-    return _width(metadata, _EXPERT_WIDTH, "ffn_down_exps")
+    return metadata.width_of_layers(EXPERT_WIDTH)
 
 
 def gguf_shared_width(metadata: GgufMetadata) -> int:
     """How wide the expert is that all tokens share, likewise."""
-    return _width(metadata, SHARED_WIDTH, "ffn_down_shexp")
-
-
-def _width(metadata: GgufMetadata, key: str, tensor: str) -> int:
-    if not metadata.get(key):
-        for layer in range(num_layers(metadata)):
-            if (shape := metadata.shapes.get(f"blk.{layer}.{tensor}.weight")) is not None:
-                return shape[-1]
-    return metadata.integer(key)
+    return metadata.width_of_layers(SHARED_WIDTH)
 
 
 def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:

@@ -9,6 +9,7 @@ from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
+    SHARED_WIDTH,
     YARN_KEYS,
     GgufMetadata,
     llama_like_values,
@@ -19,7 +20,6 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
-    SHARED_WIDTH,
     STACKED_EXPERTS,
     gguf_expert_width,
     gguf_experts,

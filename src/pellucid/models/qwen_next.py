@@ -31,7 +31,6 @@ from pellucid.models.family import (
     with_offset,
 )
 from pellucid.models.gguf_metadata import (
-    EXPERT_WIDTH,
     FEED_FORWARD,
     KV_HEADS,
     RMS_EPSILON,
@@ -47,7 +46,6 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     SHARED_EXPERT_WEIGHTS,
-    SHARED_WIDTH,
     STACKED_EXPERTS,
     gguf_expert_width,
     gguf_experts,
