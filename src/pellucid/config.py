@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from numbers import Integral
 
-from pellucid.parameter_checks import Interval, refuse
+from pellucid.parameter_checks import Interval, refuse, shown
 
 # Each level of priority counts as so many seconds of earlier arrival.
 PRIORITY_SECONDS = 10.0
@@ -21,6 +21,7 @@ class EngineConfig:
         revision: branch, tag or commit of a hub id.
         tokenizer: a directory in Hugging Face layout or a hub id, whose tokenizer and chat template are taken
             instead of the model's own.
+        chat_template: a template in Jinja instead of the tokenizer's own.
         backend: "cpu" runs native kernels, "numpy" the readable definition of every op; "auto" takes
             "cpu" where it is built and supports the model.
         dtype: the float type that the checkpoint's weights must have: "bfloat16", "float16" or "float32".
@@ -64,6 +65,7 @@ class EngineConfig:
     model: str | None = None
     revision: str | None = None
     tokenizer: str | None = None
+    chat_template: str | None = None
     backend: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
@@ -108,10 +110,14 @@ class EngineConfig:
                 self._normalise(name, interval.integer(name, value))
         share = _SHARE.real("memory_utilization", self.memory_utilization)
         self._normalise("memory_utilization", share)
-        if self.tokenizer is not None and self.skip_tokenizer_init:
-            raise ValueError(
-                f"tokenizer={self.tokenizer!r}: has no effect with skip_tokenizer_init=True"
-            )
+        for name in ("tokenizer", "chat_template"):
+            if (value := getattr(self, name)) is not None and self.skip_tokenizer_init:
+                raise ValueError(
+                    f"{name}={shown(value)}: has no effect with skip_tokenizer_init=True"
+                )
+        template = self.chat_template
+        if template is not None and not (isinstance(template, str) and "{" in template):
+            refuse("chat_template", template, "the text of a template in Jinja, or None")
         if self.prefix_cache_dir is not None and not (
             self.enable_prefix_caching and self.use_kv_cache
         ):

@@ -87,7 +87,7 @@ def load_model(
     if config.skip_tokenizer_init:
         tokenizer: Tokenizer = NoTokenizer(stored.config.vocab_size)
     else:
-        tokenizer = _load_tokenizer(stored, location.name, other)
+        tokenizer = _load_tokenizer(stored, location.name, other, config.chat_template)
     give_back_free_memory()
     finish_weights(stored, backend.weights, on_progress)
     return LoadedModel(
@@ -127,7 +127,8 @@ def load_draft_model(config: EngineConfig, model: LoadedModel) -> LoadedModel | 
         )
     try:
         draft = load_model(
-            replace(config, model=name, revision=None, tokenizer=None), backend=model.backend
+            replace(config, model=name, revision=None, tokenizer=None, chat_template=None),
+            backend=model.backend,
         )
     except (ValueError, ConnectionError) as error:
         if str(error).startswith("model="):
@@ -174,11 +175,19 @@ def _check_dtype(dtype: str, stored: StoredModel) -> None:
         )
 
 
-def _load_tokenizer(stored: StoredModel, name: str, other: ModelLocation | None) -> Tokenizer:
-    """The model's own tokenizer, or the `other` one."""
-    if other is not None:
-        return Tokenizer.from_stored(
-            read_tokenizer_files(other.path), stored.config.vocab_size, other.name
-        )
+def _load_tokenizer(
+    stored: StoredModel, name: str, other: ModelLocation | None, chat_template: str | None
+) -> Tokenizer:
+    """The model's own tokenizer, or the `other` one; with its own template, or with `chat_template`."""
     read = stored.read_tokenizer or partial(read_tokenizer_files, stored.path)
-    return Tokenizer.from_stored(read(), stored.config.vocab_size, name)
+    if other is not None:
+        name, read = other.name, partial(read_tokenizer_files, other.path)
+    tokenizer = read()
+    if chat_template is not None:
+        tokenizer = replace(
+            tokenizer,
+            chat_template=chat_template,
+            tool_chat_template=None,
+            response_template=None,
+        )
+    return Tokenizer.from_stored(tokenizer, stored.config.vocab_size, name)

@@ -123,3 +123,11 @@ def test_arguments_of_vllm_that_mean_the_same() -> None:
         assert (llm.config.num_kv_blocks, llm.config.memory_utilization) == (80, 0.5)
         assert (llm.config.quantization, llm.config.kv_cache_dtype) == ("none", "bf16")
         assert (llm.config.max_num_seqs, llm.config.block_size) == (64, 32)
+
+
+def test_a_template_takes_the_place_of_the_models_own() -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %} is"
+    llm = LLM(chat_template=template)
+    prompt = llm.get_tokenizer().encode_chat([{"role": "user", "content": "The capital of Peru"}])
+    assert llm.get_tokenizer().decode(prompt).endswith("The capital of Peru is")
+    assert not llm.get_tokenizer().decode(prompt).startswith("<|")

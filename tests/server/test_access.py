@@ -216,6 +216,8 @@ def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     assert keys.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
     assert keys.find("") is None and keys.find("\ud800") is None
     assert not ApiKeys.read(None, {}) and ApiKeys.read(None, environment)
+    given = ApiKeys.read(None, {}, [USER_KEY, OTHER_KEY])
+    assert given.find(USER_KEY) == given.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ BAD = {
     "skip_tokenizer_init": ["false", 0, None],
     "speculation": ["on", None, True],
     "tokenizer": ["", 7],
+    "chat_template": ["", 7, "no/such/file.jinja"],
     "draft_model": ["", 7],
     "num_draft_tokens": [0, 33, 1.5, None, True],
 }
@@ -48,9 +49,12 @@ def test_every_field_is_checked() -> None:
     assert BAD.keys() == EngineConfig.__dataclass_fields__.keys()
 
 
-def test_a_tokenizer_that_is_not_loaded_is_refused() -> None:
-    with pytest.raises(ValueError, match="tokenizer='there': has no effect with skip_tokenizer_in"):
-        EngineConfig(tokenizer="there", skip_tokenizer_init=True)
+@pytest.mark.parametrize(
+    ("name", "value"), [("tokenizer", "there"), ("chat_template", "{{ messages }}")]
+)
+def test_settings_of_a_tokenizer_that_is_not_loaded_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='.*: has no effect with skip_tokenizer_init"):
+        EngineConfig(**{name: value}, skip_tokenizer_init=True)  # type: ignore[arg-type]
 
 
 def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:

@@ -97,6 +97,14 @@ class AccessOptions:
             " PELLUCID_ADMIN_KEY are accepted too.",
         ),
     ] = None
+    api_key: Annotated[
+        list[str] | None,
+        _access(
+            metavar="KEY",
+            help="A key for inference, as in --api-keys; may be repeated. Other users of this machine can see it"
+            " in the list of processes: PELLUCID_API_KEY and a file keep it.",
+        ),
+    ] = None
     isolate_keys: Annotated[
         bool,
         _access(
@@ -158,7 +166,7 @@ def serve(
         model_names=tuple(listening_options.model_name or ()),
         keep_billing_block=listening_options.keep_billing_block,
         otlp_endpoint=listening_options.otlp_endpoint,
-        api_keys=ApiKeys.read(access_options.api_keys),
+        api_keys=ApiKeys.read(access_options.api_keys, given=access_options.api_key or ()),
         isolate_keys=access_options.isolate_keys,
         allow_anyone=access_options.allow_anyone,
         allowed_hosts=tuple(access_options.allowed_host or ()),

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -84,13 +84,19 @@ class ApiKeys:
         return found
 
     @classmethod
-    def read(cls, path: Path | None, environment: Mapping[str, str] = os.environ) -> "ApiKeys":
-        """The keys of a file and of the environment.
+    def read(
+        cls,
+        path: Path | None,
+        environment: Mapping[str, str] = os.environ,
+        given: Sequence[str] = (),
+    ) -> "ApiKeys":
+        """The keys of a file, of the environment and of the command line.
 
         Args:
             path: a text file with a line `ROLE NAME KEY`, or `ROLE NAME KEY weight=W`, for each key; `#` begins a
                 comment.
             environment: PELLUCID_API_KEY is a key for inference, PELLUCID_ADMIN_KEY one for everything.
+            given: keys for inference, all of one caller.
 
         Raises:
             ValueError: a line has another form; it names the line and shows no key.
@@ -100,6 +106,7 @@ class ApiKeys:
         for variable, role in ((INFERENCE_KEY, Role.INFERENCE), (ADMIN_KEY, Role.ADMIN)):
             if key := environment.get(variable):
                 keys.append((key, Caller(role.value, role)))
+        keys += [(key, Caller(Role.INFERENCE.value, Role.INFERENCE)) for key in given]
         return cls(keys)
 
 

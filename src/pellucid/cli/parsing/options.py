@@ -137,6 +137,15 @@ class ModelOptions(StoredModelOptions):
             show_default="the model's own",
         ),
     ] = EngineConfig.tokenizer
+    chat_template: Annotated[
+        str | None,
+        _model(
+            metavar="FILE",
+            parser=text_or_file,
+            help="Chat template in Jinja, in a file or as text.",
+            show_default="the tokenizer's own",
+        ),
+    ] = EngineConfig.chat_template
     backend: Annotated[
         str,
         _model(

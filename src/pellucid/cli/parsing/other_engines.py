@@ -33,7 +33,7 @@ OPTIONS = {
     "--best-of": "best_of is a parameter of SamplingParams in Python",
     "--cache-type-k": "--kv-cache-dtype",
     "--cache-type-v": "--kv-cache-dtype",
-    "--chat-template": "the model's own chat template is used",
+    "--chat-template-file": "--chat-template FILE",
     "--color": f"colours are used where the terminal has them: {_LEAVE_OUT}",
     "--cpu": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--device": "--backend",
