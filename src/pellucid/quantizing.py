@@ -28,7 +28,7 @@ from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import as_floats
 from pellucid.models.registry import decoder_class
 from pellucid.text.compact_tokenizer import compact_tokenizer
-from pellucid.text.tokenizer_files import TOKENIZER_FILE
+from pellucid.text.tokenizer_texts import TOKENIZER_FILE
 
 # Copied as they are. Sums of the weights would be wrong, so SHA256SUMS is not among them.
 _COPIED = (

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
-from pellucid.text.responses.format import FAMILIES, find_response_format
+from pellucid.text.responses.family_records import FAMILIES
+from pellucid.text.responses.format import find_response_format
 from pellucid.text.tokenizer import Tokenizer
 from support.answers import message_of
 from support.tokenizer_kinds import KINDS

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.text.responses.deltas import ContentText, ResponseDelta, ToolCallStart, merged
-from pellucid.text.responses.format import FAMILIES, ResponseFormat, find_response_format
+from pellucid.text.responses.family_records import FAMILIES
+from pellucid.text.responses.format import ResponseFormat, find_response_format
 from pellucid.text.responses.parser import ResponseParser
 from pellucid.text.responses.template import ResponseTemplate, literal_delimiter
 from support.answers import ANSWERS, CHATML, TOOLS, Message, message_of

@@ -249,7 +249,7 @@ class Tokenizer:
     @cached_property
     def _format_ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids of `AnswerEnds`: of answers, and of messages."""
-        from pellucid.text.responses.format import find_answer_ends
+        from pellucid.text.responses.family_records import find_answer_ends
 
         added = self._hf_tokenizer.get_added_tokens_decoder()
         ids = {token.content: token_id for token_id, token in added.items()}

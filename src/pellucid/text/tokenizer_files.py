@@ -13,14 +13,17 @@ from tokenizers.models import BPE
 
 from pellucid.json_object import MAX_INTEGER
 from pellucid.loading.files import read_bytes
-from pellucid.loading.json_file import read_json_object
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.parameter_checks import MAX_SHOWN, shown
 from pellucid.text.text_encoder import is_panic
+from pellucid.text.tokenizer_texts import (
+    TOKENIZER_CONFIG_FILE,
+    find_tokenizer_file,
+    read_chat_templates,
+    read_optional_json,
+)
 
-TOKENIZER_FILE = "tokenizer.json"
 _MAX_FILE_BYTES = 256 << 20
-_MAX_TEMPLATE_BYTES = 4 << 20
 # The library takes 1 KB for a character of a regular expression.
 _MAX_REGEX_BYTES = 20_000
 # The library keeps the pieces of a unigram model in a tree with a node for each byte that pieces do not
@@ -43,11 +46,11 @@ def read_tokenizer_files(directory: Path) -> StoredTokenizer:
         ValueError: a file is missing, cannot be read as what it should be, or contradicts another one.
     """
     hf_tokenizer = _read_hf_tokenizer(directory)
-    config = _read_json(directory / "tokenizer_config.json")
+    config = read_optional_json(directory / TOKENIZER_CONFIG_FILE)
     try:
         _add_tokens(hf_tokenizer, config, directory)
         special_tokens = _special_tokens(hf_tokenizer, config, directory)
-        templates = _chat_templates(config, directory)
+        templates = read_chat_templates(config, directory)
         return StoredTokenizer(
             hf_tokenizer,
             special_tokens,
@@ -56,36 +59,12 @@ def read_tokenizer_files(directory: Path) -> StoredTokenizer:
             config.get("response_template"),
         )
     except (AttributeError, KeyError, TypeError) as error:  # an entry of another type
-        path = directory / "tokenizer_config.json"
+        path = directory / TOKENIZER_CONFIG_FILE
         raise ValueError(f"{path} has an entry of an unexpected form: {shown(error)}") from error
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return read_bytes(path, _MAX_TEMPLATE_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file, {} if there is no such file."""
-    return dict(read_json_object(path).values) if path.exists() else {}
-
-
 def _read_hf_tokenizer(directory: Path) -> HfTokenizer:
-    path = directory / TOKENIZER_FILE
-    if not path.exists():
-        others = ("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken")
-        found = sorted(file.name for other in others for file in directory.glob(other))
-        hint = (
-            f"it has only {', '.join(found)}; write tokenizer.json with transformers:"
-            " AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
-            if found
-            else "it has no tokenizer of any kind"
-        )
-        raise ValueError(
-            f"{directory} has no tokenizer.json: {hint}; or give another one: --tokenizer DIR|owner/name"
-        )
+    path = find_tokenizer_file(directory)
     data = read_bytes(path, _MAX_FILE_BYTES)
     declared = _declared_tokens(path, data)
     _check_costs(path, data, declared)
@@ -208,7 +187,7 @@ def _check_encodes(hf_tokenizer: HfTokenizer) -> None:
 
 def _add_tokens(hf_tokenizer: HfTokenizer, config: dict[str, Any], directory: Path) -> None:
     """Tokens that fine-tuning added to tokenizer_config.json alone."""
-    path = directory / "tokenizer_config.json"
+    path = directory / TOKENIZER_CONFIG_FILE
     entries = config.get("added_tokens_decoder", {})
     if wrong := [key for key in entries if not (key.isdecimal() and len(key) < 11)]:
         raise ValueError(
@@ -238,7 +217,7 @@ def _special_tokens(
     hf_tokenizer: HfTokenizer, config: dict[str, Any], directory: Path
 ) -> dict[str, str]:
     """The named special tokens; the function marks them as special in `hf_tokenizer`."""
-    token_map = _read_json(directory / "special_tokens_map.json")
+    token_map = read_optional_json(directory / "special_tokens_map.json")
     found: dict[str, str] = {}
     special = {t.content for t in hf_tokenizer.get_added_tokens_decoder().values() if t.special}
     for name in _NAMED_TOKENS:
@@ -264,7 +243,7 @@ def _special_tokens(
 def _token_by_id(hf_tokenizer: HfTokenizer, name: str, directory: Path) -> str | None:
     """A token that only the model's own files name, by its id; the first where they list several."""
     for file in ("generation_config.json", "config.json"):
-        token_id = _read_json(directory / file).get(f"{name}_token_id")
+        token_id = read_optional_json(directory / file).get(f"{name}_token_id")
         first = token_id[0] if isinstance(token_id, list) and token_id else token_id
         if isinstance(first, int):
             if not 0 <= first <= MAX_INTEGER:
@@ -274,31 +253,3 @@ def _token_by_id(hf_tokenizer: HfTokenizer, name: str, directory: Path) -> str |
             token: str | None = hf_tokenizer.id_to_token(first)
             return token
     return None
-
-
-def _chat_templates(config: dict[str, Any], directory: Path) -> dict[str, str]:
-    """Templates by name: files of their own, or else those of tokenizer_config.json."""
-    path = directory / "chat_template.jinja"
-    if path.exists():
-        templates = {"default": _read_text(path)}
-        tool_path = directory / "additional_chat_templates" / "tool_use.jinja"
-        if tool_path.exists():
-            templates["tool_use"] = _read_text(tool_path)
-        return templates
-    template = config.get("chat_template")
-    if template is None:
-        return {}
-    where = directory / "tokenizer_config.json"
-    templates = {"default": template}
-    if isinstance(template, list):  # several, by name
-        templates = {entry["name"]: entry["template"] for entry in template}
-        if "default" not in templates:
-            raise ValueError(
-                f"{where}: none of the chat templates {sorted(templates)} is named 'default'"
-            )
-    for name, source in templates.items():
-        if not isinstance(source, str):
-            raise ValueError(
-                f"{where}: chat_template {name!r} must be a string, got {type(source).__name__}"
-            )
-    return templates

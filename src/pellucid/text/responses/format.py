@@ -1,10 +1,8 @@
 """The response format of a model: its own response template or its family's, and how its tool calls are
 written."""
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pellucid.conversation import Tool
@@ -15,39 +13,10 @@ from pellucid.text.responses.call_grammar import (
     CallSyntax,
     call_grammar,
 )
+from pellucid.text.responses.family_records import find_family_record
 from pellucid.text.responses.parser import ResponseParser
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
 from pellucid.text.responses.template import ResponseTemplate
-
-_FOLDER = Path(__file__).with_name("families")
-# The first that fits counts: those that say more come before those that say less
-FAMILIES = (
-    "harmony",
-    "qwen3_coder",
-    "glm",
-    "gemma4",
-    "functiongemma",
-    "mistral_args",
-    "mistral",
-    "hermes",
-    "phi4",
-    "llama3",
-    "think",
-)
-
-
-@dataclass(frozen=True)
-class AnswerEnds:
-    """Which tokens end an answer that consists of several messages.
-
-    Attributes:
-        of_answers: their texts; empty where the checkpoint and its chat template say it.
-        of_messages: the texts of tokens after which an answer goes on with its next message, although chat
-            templates write them after an answer, and files list them as ends.
-    """
-
-    of_answers: tuple[str, ...] = ()
-    of_messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,44 +150,16 @@ def find_response_format(
     if own_template is not None:
         template = ResponseTemplate.compile(own_template)
         return ResponseFormat("checkpoint", template, _derived_call(template), special_tokens)
-    for family, record in _records():
-        if _fits(record, chat_template or "", tokens):
-            return ResponseFormat(
-                family,
-                ResponseTemplate.compile(record["response_template"], family),
-                _recorded_call(record.get("call")),
-                special_tokens,
-                tuple(record.get("reasoning_opens", ())),
-            )
+    family = find_family_record(chat_template or "", tokens)
+    if family is not None:
+        return ResponseFormat(
+            family.name,
+            ResponseTemplate.compile(family.values["response_template"], family.name),
+            _recorded_call(family.values.get("call")),
+            special_tokens,
+            tuple(family.values.get("reasoning_opens", ())),
+        )
     return ResponseFormat("text", None, None, special_tokens)
-
-
-def find_answer_ends(chat_template: str | None, tokens: Collection[str]) -> AnswerEnds:
-    """The tokens that end an answer in the format of a model's answers.
-
-    Args:
-        chat_template: the model's; without one its vocabulary alone tells.
-        tokens: the texts of its added tokens.
-    """
-    for _, record in _records():
-        ends = AnswerEnds(*(tuple(texts) for texts in record.get("ends", {}).values()))
-        if not {*ends.of_answers, *ends.of_messages} <= {*tokens}:
-            continue
-        if chat_template is None or _fits(record, chat_template, tokens):
-            return ends
-    return AnswerEnds()
-
-
-def _records() -> Iterator[tuple[str, dict[str, Any]]]:
-    for family in FAMILIES:
-        yield family, json.loads((_FOLDER / f"{family}.json").read_text(encoding="utf-8"))
-
-
-def _fits(record: Mapping[str, Any], chat_template: str, tokens: Collection[str]) -> bool:
-    """Whether the chat template has all the texts, and the vocabulary all the tokens that a family has."""
-    return all(text in chat_template for text in record["chat_template"]["has"]) and all(
-        token in tokens for token in record.get("tokens", ())
-    )
 
 
 def _recorded_call(call: Mapping[str, Any] | None) -> CallSyntax | None:
