@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGML_QUANT_SIZES
-from gguf.constants import GGMLQuantizationType as Type
 
 from pellucid.backends.quantization.formats import (
     INT4,
@@ -28,6 +26,8 @@ from pellucid.backends.quantization.formats import (
     IntegerFormat,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
+from pellucid.loading.gguf_types import BLOCK_SIZES
+from pellucid.loading.gguf_types import TensorKind as Type
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Scales: TypeAlias = npt.NDArray[np.int8]
@@ -42,7 +42,7 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
         rows: [N, bytes of a row].
         block_type: one of `BLOCK_TYPES`.
     """
-    _, block_bytes = GGML_QUANT_SIZES[block_type]
+    _, block_bytes = BLOCK_SIZES[block_type]
     blocks = rows.reshape(len(rows), -1, block_bytes)
     read = _READERS[block_type]
     step = max(1, _CHUNK_BYTES // rows.shape[1])
@@ -60,13 +60,13 @@ def matrix_from_blocks(rows: Bytes, block_type: Type) -> QuantizedMatrix:
 
 def inputs_of_row(num_bytes: int, block_type: Type) -> int:
     """The numbers in a row of blocks."""
-    block_size, block_bytes = GGML_QUANT_SIZES[block_type]
+    block_size, block_bytes = BLOCK_SIZES[block_type]
     return num_bytes // block_bytes * block_size
 
 
 def format_of_blocks(block_type: Type) -> IntegerFormat:
     """The format of `matrix_from_blocks`."""
-    _, block_bytes = GGML_QUANT_SIZES[block_type]
+    _, block_bytes = BLOCK_SIZES[block_type]
     return matrix_from_blocks(np.zeros((1, block_bytes), np.uint8), block_type).format
 
 

@@ -14,10 +14,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 
 from pellucid.loading.files import MappedFile, open_regular
-from pellucid.loading.gguf_types import ForeignType, TensorType, tensor_type
+from pellucid.loading.gguf_strings import Places, find_short_strings
+from pellucid.loading.gguf_types import (
+    BLOCK_SIZES,
+    ForeignType,
+    TensorType,
+    ValueType,
+    tensor_type,
+)
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -27,36 +33,37 @@ MAX_ENTRIES = 1 << 16  # of metadata, and tensors
 MAX_ARRAY_LENGTH = 1 << 22  # the largest vocabularies have 2^18 tokens
 MAX_NAME_BYTES = 1 << 10
 MAX_DIMENSIONS = 4
+_FEW_STRINGS = 4096  # are read one by one in less time than a window is searched
 _DEFAULT_ALIGNMENT = 32
 _MAX_ALIGNMENT = 1 << 16
 
-_NUMBERS: Mapping[GGUFValueType, str] = {
-    GGUFValueType.UINT8: "B",
-    GGUFValueType.INT8: "b",
-    GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h",
-    GGUFValueType.UINT32: "I",
-    GGUFValueType.INT32: "i",
-    GGUFValueType.FLOAT32: "f",
-    GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q",
-    GGUFValueType.FLOAT64: "d",
-    GGUFValueType.BOOL: "B",
+_NUMBERS: Mapping[ValueType, str] = {
+    ValueType.UINT8: "B",
+    ValueType.INT8: "b",
+    ValueType.UINT16: "H",
+    ValueType.INT16: "h",
+    ValueType.UINT32: "I",
+    ValueType.INT32: "i",
+    ValueType.FLOAT32: "f",
+    ValueType.UINT64: "Q",
+    ValueType.INT64: "q",
+    ValueType.FLOAT64: "d",
+    ValueType.BOOL: "B",
 }
-_TYPE_NAMES: Mapping[GGUFValueType, str] = {
-    GGUFValueType.UINT8: "u8",
-    GGUFValueType.INT8: "i8",
-    GGUFValueType.UINT16: "u16",
-    GGUFValueType.INT16: "i16",
-    GGUFValueType.UINT32: "u32",
-    GGUFValueType.INT32: "i32",
-    GGUFValueType.FLOAT32: "f32",
-    GGUFValueType.UINT64: "u64",
-    GGUFValueType.INT64: "i64",
-    GGUFValueType.FLOAT64: "f64",
-    GGUFValueType.BOOL: "bool",
-    GGUFValueType.STRING: "str",
-    GGUFValueType.ARRAY: "arr",
+_TYPE_NAMES: Mapping[ValueType, str] = {
+    ValueType.UINT8: "u8",
+    ValueType.INT8: "i8",
+    ValueType.UINT16: "u16",
+    ValueType.INT16: "i16",
+    ValueType.UINT32: "u32",
+    ValueType.INT32: "i32",
+    ValueType.FLOAT32: "f32",
+    ValueType.UINT64: "u64",
+    ValueType.INT64: "i64",
+    ValueType.FLOAT64: "f64",
+    ValueType.BOOL: "bool",
+    ValueType.STRING: "str",
+    ValueType.ARRAY: "arr",
 }
 
 
@@ -83,6 +90,10 @@ class GgufTensorInfo:
     @property
     def num_bytes(self) -> int:
         return self.end - self.start
+
+    @property
+    def type_name(self) -> str:
+        return self.type.name
 
 
 class GgufMetadataValues(MutableMapping[str, Any]):
@@ -174,7 +185,7 @@ class _Header:
     def __init__(self, path: Path, file: MappedFile) -> None:
         self._path = path
         self._at = 0
-        self._view = file.view
+        self._view, self._bytes = file.view, file.bytes
         self._file_bytes = len(self._view)
         self._read()
 
@@ -195,7 +206,7 @@ class _Header:
             if key in self.metadata:
                 raise self._error(f"it names {key} twice")
             value_type = self._value_type(key)
-            if value_type == GGUFValueType.ARRAY:
+            if value_type == ValueType.ARRAY:
                 self._add_array(key)
             else:
                 self.value_types[key] = _TYPE_NAMES[value_type]
@@ -222,7 +233,7 @@ class _Header:
         kind = tensor_type(type_id)
         if isinstance(kind, ForeignType):
             return name, kind, shape, offset, None
-        block_size, block_bytes = GGML_QUANT_SIZES[kind]
+        block_size, block_bytes = BLOCK_SIZES[kind]
         if shape[-1] % block_size:
             raise self._error(
                 f"tensor {name} has rows of {shape[-1]} numbers: {kind.name} has blocks of "
@@ -274,32 +285,31 @@ class _Header:
 
     # -- values ------------------------------------------------------------------------------------
 
-    def _value(self, value_type: GGUFValueType, key: str) -> Any:
-        if value_type == GGUFValueType.STRING:
+    def _value(self, value_type: ValueType, key: str) -> Any:
+        if value_type == ValueType.STRING:
             return self._string(key, MAX_HEADER_BYTES)
         value = self._number(_NUMBERS[value_type], key)
-        return self._boolean(value, key) if value_type == GGUFValueType.BOOL else value
+        return self._boolean(value, key) if value_type == ValueType.BOOL else value
 
     def _add_array(self, key: str) -> None:
         """Passes over the array `key`, which is read later."""
         value_type = self._value_type(key)
         length = self._count(f"the length of {key}", MAX_ARRAY_LENGTH)
-        if value_type == GGUFValueType.ARRAY:
+        if value_type == ValueType.ARRAY:
             raise self._error(f"{key} is an array of arrays: not supported")
         self.value_types[key] = f"arr[{_TYPE_NAMES[value_type]},{length}]"
         start = self._at
-        if value_type == GGUFValueType.STRING:
-            self._pass_strings(length, key)
-            read = partial(self._strings, start, length, key)
+        if value_type == ValueType.STRING:
+            read = partial(self._strings, *self._find_strings(length, key), key)
         else:
             self._take(length * struct.calcsize(_NUMBERS[value_type]), key)
             read = partial(self._numbers, start, length, value_type, key)
         self.metadata.add_unread(key, read)
 
-    def _numbers(self, start: int, length: int, value_type: GGUFValueType, key: str) -> list[Any]:
+    def _numbers(self, start: int, length: int, value_type: ValueType, key: str) -> list[Any]:
         """The numbers that begin at byte `start`."""
         values = list(struct.unpack_from(f"<{length}{_NUMBERS[value_type]}", self._view, start))
-        if value_type == GGUFValueType.BOOL:
+        if value_type == ValueType.BOOL:
             return [self._boolean(value, key) for value in values]
         return values
 
@@ -308,57 +318,67 @@ class _Header:
             raise self._error(f"{key} is a truth value of {value}: must be 0 or 1")
         return bool(value)
 
-    def _value_type(self, key: str) -> GGUFValueType:
+    def _value_type(self, key: str) -> ValueType:
         type_id = self._number("I", f"the type of {key}")
         try:
-            return GGUFValueType(type_id)
+            return ValueType(type_id)
         except ValueError:
             raise self._error(
                 f"{key} has a value of type {type_id}: there is no such type"
             ) from None
 
     def _string(self, what: str, max_bytes: int) -> str:
-        length = self._number("Q", what)
-        if length > max_bytes:
-            raise self._error(f"{what} has {length} bytes: at most {max_bytes} are allowed")
         try:
-            return str(self._take(length, what), "utf-8")
+            return str(self._string_bytes(what, max_bytes), "utf-8")
         except UnicodeDecodeError as error:
             raise self._error(f"{what} is not UTF-8: {error}") from None
 
-    def _pass_strings(self, count: int, key: str) -> None:
-        """Finds the end of `count` strings in one loop: calls of `_take` would take half a second for a large
-        vocabulary."""
-        view, at, limit = self._view, self._at, min(self._file_bytes, MAX_HEADER_BYTES)
-        read_length = struct.Struct("<Q").unpack_from
-        passed = 0
-        try:
-            for passed in range(count):  # noqa: B007
-                end = at + 8 + read_length(view, at)[0]
-                if end > limit:
-                    break
-                at = end
-            else:
-                passed = count
-        except struct.error:
-            pass
-        self._at = at
-        for _ in range(count - passed):  # where the fast loop stopped early: says what is wrong
-            self._string(key, MAX_HEADER_BYTES)
+    def _string_bytes(self, what: str, max_bytes: int) -> memoryview:
+        length = self._number("Q", what)
+        if length > max_bytes:
+            raise self._error(f"{what} has {length} bytes: at most {max_bytes} are allowed")
+        return self._take(length, what)
 
-    def _strings(self, start: int, count: int, key: str) -> list[str]:
-        """The strings that begin at byte `start`."""
-        view, at = self._view, start
-        read_length = struct.Struct("<Q").unpack_from
-        strings = []
+    def _find_strings(self, count: int, key: str) -> tuple[Places, Places]:
+        """Passes over `count` strings. Returns where each of them begins and ends."""
+        limit = min(self._file_bytes, MAX_HEADER_BYTES)
+        found: list[tuple[Places, Places]] = []
+        num_slow = _FEW_STRINGS
+        while count:
+            begins, ends = find_short_strings(self._bytes, self._at, count, limit)
+            if len(ends):
+                self._at = int(ends[-1])
+            if len(ends) < min(count, _FEW_STRINGS):
+                slow = self._pass_strings(min(count - len(ends), num_slow), key)
+                begins, ends = np.append(begins, slow[0]), np.append(ends, slow[1])
+                num_slow *= 2  # where few strings are short, looking for them takes longer
+            found.append((begins, ends))
+            count -= len(ends)
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.concatenate([begins for begins, _ in found]), np.concatenate(
+            [ends for _, ends in found]
+        )
+
+    def _pass_strings(self, count: int, key: str) -> tuple[Places, Places]:
+        """The same, one by one."""
+        places = np.empty((2, count), np.int64)
+        for index in range(count):
+            length = len(self._string_bytes(key, MAX_HEADER_BYTES))
+            places[:, index] = self._at - length, self._at
+        return places[0], places[1]
+
+    def _strings(self, begins: Places, ends: Places, key: str) -> list[str]:
+        """The strings at these places."""
+        if not len(begins):
+            return []
+        start = int(begins[0])
+        data = bytes(self._view[start : int(ends[-1])])
+        places = zip((begins - start).tolist(), (ends - start).tolist(), strict=True)
         try:
-            for _ in range(count):
-                first = at + 8
-                at = first + read_length(view, at)[0]
-                strings.append(str(view[first:at], "utf-8"))
+            return [data[begin:end].decode() for begin, end in places]
         except UnicodeDecodeError as error:
             raise self._error(f"{key} is not UTF-8: {error}") from None
-        return strings
 
     def _count(self, what: str, limit: int) -> int:
         count: int = self._number("Q", what)

@@ -14,7 +14,6 @@ from pellucid.loading.gguf_config import (
     read_gguf_sampling_params,
 )
 from pellucid.loading.gguf_tensors import GgufTensors
-from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.gguf_vocabulary import find_tokenizer_refusal
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.models.gguf_metadata import with_widths_of_tensors
@@ -48,10 +47,14 @@ def open_gguf(path: Path) -> StoredModel:
         read_tokenizer=partial(_read_tokenizer, checkpoint),
         tokenizer_refusal=find_tokenizer_refusal(JsonObject(checkpoint.path, checkpoint.metadata)),
         notes=(*notes, *left_out(metadata, names, checkpoint)),
+        metadata=JsonObject(checkpoint.path, checkpoint.metadata),
     )
 
 
 def _read_tokenizer(checkpoint: GgufCheckpoint) -> StoredTokenizer:
+    # Imported here: the facts of a file need no library of tokenizers.
+    from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
+
     tokenizer = read_gguf_tokenizer(JsonObject(checkpoint.path, checkpoint.metadata))
     checkpoint.metadata.clear()  # strings by the hundred thousand, no longer needed
     return tokenizer

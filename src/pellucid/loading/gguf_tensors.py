@@ -10,8 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGMLQuantizationType as Type
-from gguf.quants import dequantize
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import IntArray
@@ -25,6 +23,7 @@ from pellucid.loading.gguf_blocks import (
 )
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_file import GgufTensorInfo
+from pellucid.loading.gguf_types import TensorKind as Type
 from pellucid.loading.gguf_types import TensorType
 
 _FLOATS: Mapping[TensorType, Any] = {
@@ -149,10 +148,15 @@ class _BlockRows:
 def _dequantize(
     rows: npt.NDArray[np.uint8], shape: tuple[int, ...], block_type: Type
 ) -> npt.NDArray[np.float32]:
+    # Imported here: it takes longer than reading a header, and few files have such vectors.
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    library_type = GGMLQuantizationType(block_type)
     flat = rows.reshape(-1, rows.shape[-1])
     numbers = np.empty((len(flat), shape[-1]), np.float32)
     step = max(1, _CHUNK_BYTES // flat.shape[1])
     with np.errstate(invalid="ignore"):  # a scale may be infinite: loading checks it later
         for start in range(0, len(flat), step):  # the library makes many temporaries
-            numbers[start : start + step] = dequantize(flat[start : start + step], block_type)
+            numbers[start : start + step] = dequantize(flat[start : start + step], library_type)
     return numbers.reshape(shape)

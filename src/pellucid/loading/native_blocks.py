@@ -1,7 +1,5 @@
 """Unpacks GGUF blocks natively, bit for bit as `matrix_from_blocks` does."""
 
-from gguf.constants import GGMLQuantizationType as Type
-
 from pellucid.backends.native import ThreadPool, block_types, cpu_info, unpack_blocks
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.loading.gguf_blocks import (
@@ -10,6 +8,7 @@ from pellucid.loading.gguf_blocks import (
     inputs_of_row,
     matrix_from_blocks,
 )
+from pellucid.loading.gguf_types import TensorKind as Type
 
 
 class NativeBlocks:

@@ -1,0 +1,44 @@
+"""Finds the strings of an array in a GGUF file, which stand one after the other, each behind its length.
+
+A vocabulary has hundreds of thousands of them. Most have 1 to 255 bytes and no NUL: each of these has seven zero
+bytes before it, the upper ones of its length, and no others, so that NumPy finds a thousand as fast as Python one.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Places: TypeAlias = npt.NDArray[np.int64]
+
+_WINDOW_BYTES = 1 << 20
+_NUM_ZEROS = 7
+
+
+def find_short_strings(
+    data: npt.NDArray[np.uint8], at: int, count: int, limit: int
+) -> tuple[Places, Places]:
+    """Strings of 1 to 255 bytes without a NUL, up to the first other one or the end of a window.
+
+    Args:
+        data: the file.
+        at: byte where the first length begins.
+        count: at most so many.
+        limit: byte where the strings end at the latest.
+
+    Returns:
+        Where each string begins and ends.
+    """
+    window = data[at : min(at + _WINDOW_BYTES, limit)]
+    zeros = np.flatnonzero(window == 0)
+    zeros = zeros[: len(zeros) // _NUM_ZEROS * _NUM_ZEROS].reshape(-1, _NUM_ZEROS)[:count]
+    first = zeros[:, 0]  # of the zeros in each length; the byte before it is the length
+    lengths = window[first - 1].astype(np.int64)
+    begins = first + _NUM_ZEROS
+    ends = begins + lengths
+    fits = (zeros[:, -1] - first == _NUM_ZEROS - 1) & (at + ends <= limit)
+    if len(fits):
+        fits[0] &= first[0] == 1
+        fits[1:] &= first[1:] == ends[:-1] + 1
+    num_found = len(fits) if fits.all() else int(fits.argmin())
+    return at + begins[:num_found], at + ends[:num_found]
