@@ -46,7 +46,9 @@ def counted_weights(backend: Backend, quantization: str) -> int:
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_weights_take_what_was_planned(quantization: str) -> None:
     backend = make_backend(EngineConfig(backend="cpu"))
-    planned = plan_weights(open_stored_model(BUNDLED_MODEL), backend, quantization).total
+    planned = plan_weights(
+        open_stored_model(BUNDLED_MODEL), backend.weights.itemsize, quantization
+    ).total
     assert planned == pytest.approx(counted_weights(backend, quantization), rel=PADDING)
 
 

@@ -96,7 +96,7 @@ def test_the_memory_plan_counts_all_experts(quantization: str, tmp_path: Path) -
     apart = write_checkpoint(tmp_path / "apart", "olmoe")
     together = write_checkpoint(tmp_path / "together", "olmoe", edit_weights=put_together)
     plans = [
-        plan_weights(open_stored_model(each), CpuBackend(), quantization)
+        plan_weights(open_stored_model(each), CpuBackend().weights.itemsize, quantization)
         for each in (apart, together)
     ]
     assert plans[0].total == plans[1].total

@@ -69,8 +69,10 @@ def test_a_directory_that_takes_no_file(monkeypatch: pytest.MonkeyPatch) -> None
 def test_weights_larger_than_memory_may_be_mapped(tmp_path: Path) -> None:
     model = open_stored_model(write_checkpoint(tmp_path, "olmoe"))
     in_memory, mapped = CpuBackend(), CpuBackend(maps_experts=True)
-    all_weights = plan_weights(model, in_memory, "none")
-    available = plan_weights(model, in_memory, "none", with_experts=False).while_loading
+    all_weights = plan_weights(model, in_memory.weights.itemsize, "none")
+    available = plan_weights(
+        model, in_memory.weights.itemsize, "none", with_experts=False
+    ).while_loading
     assert available < all_weights.total
     assert check_weights_fit(model, mapped, "none", available).while_loading == available
     with pytest.raises(ValueError, match=r"experts='mapped' \(\S+ \S+, and the experts on disk\)"):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
-from pellucid.kv_groups import block_needs
-from pellucid.model_config import ModelConfig
+from pellucid.kv_groups import block_needs, kv_groups
+from pellucid.model_config import AttentionConfig, ModelConfig
 
 NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
 SCALE_BYTES = 2
@@ -87,11 +87,28 @@ def estimate(
     """
     sheet = _Sheet()
     weight_bytes = _add_size(sheet, model, formats)
-    _add_memory(sheet, model, formats, machine, work, weight_bytes)
+    _add_memory(sheet, model, formats, machine.memory_bytes, work, weight_bytes)
     _add_speed(sheet, model, formats, machine, work, weight_bytes)
     _add_token_passes(sheet, work)
     if work.num_drafts:
         _add_speculation(sheet, work)
+    return sheet.numbers
+
+
+def estimate_memory(
+    model: ModelConfig, formats: ModelFormats, memory_bytes: float, work: Workload
+) -> list[Number]:
+    """The sizes among the numbers of `estimate`: those that no speed of a machine decides.
+
+    Args:
+        memory_bytes: of the machine, for weights and KV cache.
+
+    Raises:
+        ValueError: a format is not known.
+    """
+    sheet = _Sheet()
+    weight_bytes = _add_size(sheet, model, formats)
+    _add_memory(sheet, model, formats, memory_bytes, work, weight_bytes)
     return sheet.numbers
 
 
@@ -166,7 +183,7 @@ def _add_memory(
     sheet: _Sheet,
     model: ModelConfig,
     formats: ModelFormats,
-    machine: MachineFacts,
+    memory_bytes: float,
     work: Workload,
     weight_bytes: float,
 ) -> None:
@@ -187,7 +204,9 @@ def _add_memory(
     # At the end of an answer, a token at a time.
     needs = block_needs(model, formats.block_size, max_chunk=1)
     has_windows = needs.windows != (None,)
-    block_bytes = formats.bytes_per_block or position * formats.block_size / len(needs.windows)
+    block_bytes = formats.bytes_per_block or kv_block_bytes(
+        model, formats.kv_cache_dtype, formats.block_size
+    )
     blocks = sheet.add(
         "kv_blocks_per_request",
         needs.most(context),
@@ -222,12 +241,12 @@ def _add_memory(
         "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
     )
     room = {
-        "memory": machine.memory_bytes,
+        "memory": memory_bytes,
         "weights": weight_bytes,
         "u": formats.memory_utilization,
         "scratch": formats.scratch_bytes,
     }
-    free = (machine.memory_bytes - weight_bytes) * formats.memory_utilization
+    free = (memory_bytes - weight_bytes) * formats.memory_utilization
     free -= formats.scratch_bytes
     sheet.add(
         "requests_that_fit",
@@ -398,13 +417,26 @@ def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
     Raises:
         ValueError: there is no such format.
     """
+    own = (each for each in model.attentions if each.shared_kv_layer is None)
+    return sum(_layer_position_bytes(each, dtype) for each in own)
+
+
+def kv_block_bytes(model: ModelConfig, dtype: str, block_size: int) -> float:
+    """Bytes of one block, which holds as much as the largest group of layers needs. Raises as
+    `kv_position_bytes` does."""
+    return block_size * max(
+        sum(
+            _layer_position_bytes(attention, dtype)
+            for layer in group.layers
+            if (attention := model.layers[layer].attention) is not None
+        )
+        for group in kv_groups(model)
+    )
+
+
+def _layer_position_bytes(attention: AttentionConfig, dtype: str) -> float:
     if dtype not in NUMBER_BYTES:
         raise ValueError(f"kv_cache_dtype={dtype!r}: must be one of {', '.join(NUMBER_BYTES)}")
-    total = 0.0
-    for attention in model.attentions:
-        if attention.shared_kv_layer is not None:
-            continue
-        groups = {"int8": 1, "int4": -(-attention.head_dim // INT4_GROUP_DIMS)}.get(dtype, 0)
-        head = attention.head_dim * NUMBER_BYTES[dtype] + groups * SCALE_BYTES
-        total += 2 * attention.num_kv_heads * head
-    return total
+    groups = {"int8": 1, "int4": -(-attention.head_dim // INT4_GROUP_DIMS)}.get(dtype, 0)
+    head = attention.head_dim * NUMBER_BYTES[dtype] + groups * SCALE_BYTES
+    return 2 * attention.num_kv_heads * head

@@ -70,7 +70,7 @@ def find_planned_model(shape: str | None, config: EngineConfig) -> PlannedModel:
 def plan_stored_model(name: str, stored: StoredModel, config: EngineConfig) -> PlannedModel:
     """An open checkpoint, whose weights are counted as loading would count them."""
     backend = make_backend(config, stored.config)
-    weight_bytes = plan_weights(stored, backend, config.quantization).total
+    weight_bytes = plan_weights(stored, backend.weights.itemsize, config.quantization).total
     return _with_counted(name, stored.config, weight_bytes, backend, config)
 
 

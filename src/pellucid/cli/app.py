@@ -28,7 +28,7 @@ from pellucid.cli.parsing.settings import config_path, read_config, settings_kin
 VERBS = {
     "Generate text": ("run", "chat", "serve"),
     "Look inside": ("compare", "explain", "top", "page", "trace"),
-    "Measure and plan": ("bench", "bench-serve", "ablate", "eval-kv", "plan"),
+    "Measure and plan": ("bench", "bench-serve", "ablate", "eval-kv", "plan", "check"),
     "Convert": ("quantize",),
 }
 _NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}

@@ -26,6 +26,7 @@ from pellucid.loading.hub import (
     list_files,
 )
 from pellucid.loading.json_file import read_json_object
+from pellucid.loading.quantization_settings import SETTINGS_FILES
 
 _GGUF_PIECE_BYTES = (
     8 << 20
@@ -66,11 +67,14 @@ def find_headers(
 
 def _make_stand_ins(name: HubName, folder: Path, with_weights: bool) -> Path:
     """The directory in Hugging Face layout, or the GGUF file."""
-    first = (ALWAYS_THERE,) if name.tag is not None else (ALWAYS_THERE, CONFIG_FILE)
+    configuration = (CONFIG_FILE, *SETTINGS_FILES)
+    first = (ALWAYS_THERE,) if name.tag is not None else (ALWAYS_THERE, *configuration)
     snapshot = fetch_files(name, first)
     has_config = name.tag is None and (snapshot / CONFIG_FILE).is_file()
     if has_config and not with_weights:
-        (folder / CONFIG_FILE).symlink_to((snapshot / CONFIG_FILE).resolve())
+        for file in configuration:
+            if (snapshot / file).is_file():
+                (folder / file).symlink_to((snapshot / file).resolve())
         return folder
     files = list_files(name, snapshot)
     if has_config and (INDEX_FILE in files or SINGLE_FILE in files):

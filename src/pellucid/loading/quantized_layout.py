@@ -90,11 +90,12 @@ def _similar_format(quantization: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Shape [N, K] and bytes of a stored matrix, and the names of its arrays, codes first."""
+    """Shape [N, K] and bytes of a stored matrix, the names of its arrays, codes first, and of its format."""
 
     shape: tuple[int, int]
     num_bytes: int
     arrays: tuple[str, ...]
+    type_name: str
 
 
 class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
@@ -115,7 +116,7 @@ class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
             for name, shape in _read_shapes(file, weight_format).items():
                 num_bytes = _checked_bytes(file, name, shape, weight_format)
                 arrays = tuple(f"{name}.{part}" for part in weight_format.arrays(*shape))
-                matrices[name] = MatrixFacts(shape, num_bytes, arrays)
+                matrices[name] = MatrixFacts(shape, num_bytes, arrays, weight_format.name)
         super().__init__(checkpoint, matrices)
         self._format = weight_format
 

@@ -50,6 +50,10 @@ class TensorInfo:
     def num_bytes(self) -> int:
         return self.end - self.start
 
+    @property
+    def type_name(self) -> str:
+        return self.dtype
+
 
 class SafetensorsFile:
     """A safetensors file. Its tensors are read-only views of its pages, read when they are used.

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.json_object import JsonObject
 from pellucid.loading.tensor_source import TensorSource
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.sampling_params import SamplingParams
+
+if TYPE_CHECKING:  # the library takes a while to import, and headers need none of it
+    from tokenizers import Tokenizer
 
 # For each the tokenizers library takes 70 bytes.
 MAX_ADDED_CHARACTERS = 2_000_000
@@ -29,7 +31,7 @@ class StoredTokenizer:
         response_template: describes the parts of answers, unchecked; None if the files have none.
     """
 
-    hf_tokenizer: Tokenizer
+    hf_tokenizer: "Tokenizer"
     special_tokens: dict[str, str]
     chat_template: str | None
     tool_chat_template: str | None = None
@@ -50,6 +52,7 @@ class StoredModel:
         read_tokenizer: reads the tokenizer, once; None where it stands in tokenizer.json. Raises a
             ValueError where it is damaged or not supported.
         tokenizer_refusal: why `read_tokenizer` would raise, where that is known before anything is read.
+        metadata: of a GGUF file; None for a directory. `read_tokenizer` clears it.
         notes: what the files hold that was left out, or what they say that their tensors contradict; a
             sentence each.
     """
@@ -63,3 +66,4 @@ class StoredModel:
     read_tokenizer: Callable[[], StoredTokenizer] | None = None
     tokenizer_refusal: str | None = None
     notes: tuple[str, ...] = ()
+    metadata: JsonObject | None = None

@@ -21,6 +21,11 @@ class TensorFacts(Protocol):
     @property
     def num_bytes(self) -> int: ...
 
+    @property
+    def type_name(self) -> str:
+        """How its numbers are stored, for people: "BF16", "Q4_K", "int4"."""
+        ...
+
 
 class TensorSource(Protocol):
     """The tensors of a checkpoint by name."""

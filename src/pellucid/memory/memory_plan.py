@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pellucid.backends.base import Backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.config import EngineConfig
 from pellucid.formulas import BlockNeeds
 from pellucid.loading.stored_model import StoredModel
+
+if TYPE_CHECKING:  # importing backends takes longer than counting
+    from pellucid.backends.base import Backend
 
 VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
 MIN_MODEL_LEN = 2  # tokens: one of the prompt and one of the answer
@@ -37,19 +40,19 @@ class PlannedWeights:
 
 
 def plan_weights(
-    model: StoredModel, backend: Backend, quantization: str, with_experts: bool = True
+    model: StoredModel, itemsize: int | None, quantization: str, with_experts: bool = True
 ) -> PlannedWeights:
     """Counts the weights of a checkpoint in the formats that they will have, without tables that stay in their
     files.
 
     Args:
         model: opened.
-        backend: where they go.
+        itemsize: as in `backends.base.Weights`.
         quantization: as in `EngineConfig`.
         with_experts: False leaves out experts, which go to a file.
     """
     sizes = [
-        _tensor_bytes(model, name, backend, quantization)
+        _tensor_bytes(model, name, itemsize, quantization)
         for name in model.tensors
         if not model.names.is_unused(name)
         and not model.names.is_table(name)
@@ -59,7 +62,7 @@ def plan_weights(
 
 
 def check_weights_fit(
-    model: StoredModel, backend: Backend, quantization: str, available: int | None
+    model: StoredModel, backend: "Backend", quantization: str, available: int | None
 ) -> PlannedWeights:
     """Plans weights and compares them with the memory before anything is read: the system ends a
     process that runs out of memory without a message.
@@ -71,14 +74,15 @@ def check_weights_fit(
         ValueError: the weights need more memory than there is; says which format fits.
     """
     in_file = backend.weights.expert_reads is not None
-    weights = plan_weights(model, backend, quantization, with_experts=not in_file)
+    itemsize = backend.weights.itemsize
+    weights = plan_weights(model, itemsize, quantization, with_experts=not in_file)
     if available is None or weights.while_loading <= available:
         return weights
     smaller = (
         {}
         if model.weight_format is not None
         else {
-            name: plan_weights(model, backend, name, with_experts=not in_file).while_loading
+            name: plan_weights(model, itemsize, name, with_experts=not in_file).while_loading
             for name in _SMALLER_FORMATS
             if name != quantization
         }
@@ -88,7 +92,7 @@ def check_weights_fit(
         for name, size in smaller.items()
         if size <= available
     ]
-    without_experts = plan_weights(model, backend, quantization, with_experts=False).while_loading
+    without_experts = plan_weights(model, itemsize, quantization, with_experts=False).while_loading
     if without_experts < weights.while_loading and without_experts <= available:
         fitting.append(f"experts='mapped' ({in_gib(without_experts)}, and the experts on disk)")
     raise ValueError(
@@ -98,11 +102,11 @@ def check_weights_fit(
     )
 
 
-def _tensor_bytes(model: StoredModel, name: str, backend: Backend, quantization: str) -> int:
+def _tensor_bytes(model: StoredModel, name: str, itemsize: int | None, quantization: str) -> int:
     info = model.tensors.info(name)
     if len(info.shape) < 2:
         return math.prod(info.shape) * VECTOR_ITEM_BYTES
-    if (itemsize := backend.weights.itemsize) is not None:
+    if itemsize is not None:
         return math.prod(info.shape) * itemsize
     if (weight_format := FORMATS.get(quantization)) is None:
         return model.tensors.memory_bytes(name)

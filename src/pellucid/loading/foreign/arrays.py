@@ -32,6 +32,10 @@ class ForeignMatrix:
     num_bytes: int
     read: Callable[[], UniformMatrix]
 
+    @property
+    def type_name(self) -> str:
+        return "BF16" if self.format is None else self.format.name
+
 
 Matrices: TypeAlias = Mapping[str, ForeignMatrix]  # by the names that floats would have
 FindMatrices: TypeAlias = Callable[[Checkpoint], Matrices]

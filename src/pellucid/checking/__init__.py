@@ -1,0 +1,1 @@
+"""Checks models by their headers: `pellucid check`."""

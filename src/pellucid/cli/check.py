@@ -1,0 +1,55 @@
+"""`pellucid check`: whether models open, what is left out, what ends their answers, and what they need."""
+
+from typing import Annotated
+
+import typer
+
+from pellucid.cli.output.json_output import print_json
+from pellucid.cli.output.terminal import EXIT_FAILED
+from pellucid.cli.parsing.model_and_prompt import check_model as check_name
+from pellucid.cli.parsing.options import MODEL_HELP, Json, StoredModelOptions
+from pellucid.config import EngineConfig
+
+
+def check(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help=MODEL_HELP, show_default=False)
+    ],
+    *,
+    model_options: StoredModelOptions,
+    dump: Annotated[
+        bool,
+        typer.Option(
+            "--dump",
+            help="Print what the headers say as JSON, for a report of a bug: without names of people, paths and texts.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check whether models open, by their headers.
+
+    Says for each what is left out, its facts, which tokens end an answer, what its chat template does, and
+    what it needs in memory. Reads no weights: of a model on the hub only configuration and headers are
+    fetched. The exit status is 1 if one of them does not open.
+    """
+    from pellucid.checking.check_model import check_model
+    from pellucid.checking.report import ModelReport
+    from pellucid.cli.check_report import print_report, report_object
+    from pellucid.memory.process_memory import available_memory
+
+    settings = model_options.settings()
+    memory_bytes = available_memory()
+    reports = []
+    for model in models:
+        try:
+            config = EngineConfig(model=check_name(model), **settings)
+            report = check_model(config, memory_bytes)
+        except (ValueError, OSError) as error:
+            report = ModelReport(model, refusal=str(error))
+        reports.append(report)
+        if not json:
+            print_report(report, is_first=len(reports) == 1)
+    if json:
+        print_json([report_object(report) for report in reports])
+    if any(report.refusal is not None for report in reports):
+        raise typer.Exit(EXIT_FAILED)

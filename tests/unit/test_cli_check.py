@@ -1,0 +1,233 @@
+"""`pellucid check`: what it says of files, directories and models on the hub, and when it fails."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+from gguf.constants import GGMLQuantizationType
+
+from pellucid.loading.hub import BUNDLED_MODEL
+from support.checkpoints import write_checkpoint
+from support.command_line import CommandLine
+from support.fake_hub import FakeHub, serve, use_hub
+from support.gguf_files import write_gguf
+
+MODEL = "owner/tiny-model"
+
+
+def reports(pellucid: CommandLine, *words: str) -> list[dict[str, Any]]:
+    ran = pellucid("check", *words, "--json")
+    found: list[dict[str, Any]] = json.loads(ran.out)
+    assert ran.status == (0 if all(each["opens"] for each in found) else 1)
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "tiny", "gemma3", dtype="bfloat16")
+
+
+@pytest.fixture
+def gguf(tmp_path: Path, directory: Path) -> Path:
+    return write_gguf(tmp_path / "tiny-Q8_0.gguf", directory, matrix_type=GGMLQuantizationType.Q8_0)
+
+
+def test_a_file_and_its_directory_say_the_same(
+    pellucid: CommandLine, directory: Path, gguf: Path
+) -> None:
+    of_directory, of_file = reports(pellucid, str(directory), str(gguf))
+    assert (of_directory["model"], of_file["model"]) == ("tiny", "tiny-Q8_0.gguf")
+    formats = [each["facts"].pop("file_format") for each in (of_directory, of_file)]
+    types = [each["facts"].pop("types") for each in (of_directory, of_file)]
+    assert formats == ["safetensors", "gguf"]
+    assert [each["name"] for each in types[0]] == ["BF16"]
+    assert {each["name"] for each in types[1]} == {"BF16", "Q8_0", "F32"}  # by their rows
+    assert of_directory["facts"] == of_file["facts"]
+    facts = of_file["facts"]
+    assert facts["architecture"] == "Gemma3ForCausalLM"
+    assert sum(group["count"] for group in facts["layers"]) == facts["num_layers"]
+    assert {group["window"] for group in facts["layers"]} == {None, 8}
+    assert [each["token_id"] for each in of_directory["end_tokens"]] == [
+        each["token_id"] for each in of_file["end_tokens"]
+    ]
+    same = ("parameters", "kv_bytes_per_request")
+    assert {name: of_directory["needs"][name]["value"] for name in same} == {
+        name: of_file["needs"][name]["value"] for name in same
+    }
+
+
+def test_end_tokens_are_those_of_the_loaded_tokenizer_and_say_who_names_them(
+    pellucid: CommandLine, directory: Path, gguf: Path
+) -> None:
+    (found,) = reports(pellucid, str(BUNDLED_MODEL))
+    assert [(each["token_id"], each["text"]) for each in found["end_tokens"]] == [
+        (1, "<|end_of_text|>"),
+        (5, "<|end_of_turn|>"),
+    ]
+    assert found["end_tokens"][1]["named_by"] == ["generation_config.json: eos_token_id"]
+    (found,) = reports(pellucid, str(gguf))
+    assert [each["named_by"] for each in found["end_tokens"]] == [
+        ["tokenizer.ggml.eos_token_id"],
+        ["tokenizer.ggml.eot_token_id"],
+    ]
+
+
+TEMPLATE = "{% for m in messages %}{% if tools %}<tool_call>{% endif %}{% if enable_thinking %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "chat"),
+    [
+        (None, {"has_template": False, "takes_tools": False, "answer_family": None}),
+        ("{{ messages }}", {"has_template": True, "takes_tools": False, "reasons": False}),
+        (
+            TEMPLATE,
+            {
+                "takes_tools": True,
+                "answer_family": "hermes",
+                "reads_tool_calls": True,
+                "reasons": True,
+                "reasoning_variable": "enable_thinking",
+            },
+        ),
+        ("{{ messages, tools }}", {"takes_tools": True, "reads_tool_calls": False}),
+    ],
+)
+def test_what_a_template_does(
+    pellucid: CommandLine, directory: Path, template: str | None, chat: dict[str, Any]
+) -> None:
+    def add(writer: GGUFWriter) -> None:
+        writer.kv_data[0].pop("tokenizer.chat_template", None)
+        if template is not None:
+            writer.add_chat_template(template)
+
+    gguf = write_gguf(directory.with_name("chat.gguf"), directory, edit=add)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(config | {"chat_template": template}))
+    for found in reports(pellucid, str(directory), str(gguf)):
+        assert {name: found["chat"][name] for name in chat} == chat
+
+
+def test_people_get_lines(pellucid: CommandLine, gguf: Path) -> None:
+    ran = pellucid("check", str(gguf))
+    assert ran.status == 0 and ran.err == ""
+    lines = ran.out.splitlines()
+    assert lines[0] == "tiny-Q8_0.gguf: opens"
+    labels = [line[2:24].strip() for line in lines[1:]]
+    for label in ("family", "layers", "context", "vocabulary", "stored as", "answers end at"):
+        assert label in labels
+    assert "weights" in labels and "longest context alone" in labels
+
+
+def test_notes_are_shown(pellucid: CommandLine, directory: Path) -> None:
+    def add(writer: GGUFWriter) -> None:
+        writer.add_uint32("gemma3.vision.block_count", 27)
+        writer.add_tensor("mm.input_projection.weight", np.ones((3, 3), np.float32))
+
+    gguf = write_gguf(directory.with_name("vision.gguf"), directory, edit=add)
+    (found,) = reports(pellucid, str(gguf))
+    [note] = found["notes"]
+    assert "left out" in note and "images" in note
+    assert f"note{' ' * 20}{note.split()[0]}" in pellucid("check", str(gguf)).out
+
+
+# -- what does not open ----------------------------------------------------------------------------
+
+
+def refusals(directory: Path) -> dict[Path, str]:
+    """Models that do not open, and what is said of them."""
+    folder = directory.parent
+    good = write_gguf(folder / "good.gguf", directory).read_bytes()
+
+    def file(name: str, data: bytes) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    def gguf(name: str, *entries: tuple[str, str]) -> Path:
+        writer = GGUFWriter(folder / name, "mamba")
+        for key, value in entries:
+            writer.add_string(key, value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return folder / name
+
+    no_tokenizer = write_checkpoint(folder / "no-tokenizer", "llama")
+    (no_tokenizer / "tokenizer.json").rename(no_tokenizer / "tokenizer.model")
+    cut = write_checkpoint(folder / "cut", "llama")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (folder / "empty").mkdir()
+    return {
+        file("cut.gguf", good[:1000]): "damaged GGUF file: it ends within",
+        file("short.gguf", good[:-1]): "damaged GGUF file: tensor .* ends at byte",
+        file("foreign.gguf", b"PK\3\4" + bytes(100)): "it begins with b'PK",
+        file("nothing.gguf", b""): "the file is empty",
+        gguf("mamba.gguf"): "general.architecture",
+        gguf("lora.gguf", ("general.type", "adapter")): "LoRA adapter",
+        folder / "missing.gguf": "no such file or directory",
+        file("words.txt", b"hello"): "is not a model",
+        no_tokenizer: "it has only tokenizer.model",
+        cut: "damaged safetensors file",
+        folder / "empty": "is not a model: the directory has no config.json",
+    }
+
+
+def test_each_refusal_is_a_sentence_and_others_are_checked(
+    pellucid: CommandLine, directory: Path
+) -> None:
+    expected = refusals(directory)
+    found = reports(pellucid, *map(str, expected), str(directory))
+    assert [each["opens"] for each in found] == [False] * len(expected) + [True]
+    for report, message in zip(found, expected.values(), strict=False):
+        assert report["refusal"] is not None
+        with pytest.raises(ValueError, match=message):
+            raise ValueError(report["refusal"])
+    ran = pellucid("check", *map(str, expected), str(directory))
+    assert ran.status == 1 and ran.out.count(": does not open\n") == len(expected)
+    assert ran.out.count(": opens\n") == 1 and "Traceback" not in ran.err
+
+
+def test_options_are_checked(pellucid: CommandLine, directory: Path) -> None:
+    ran = pellucid("check", str(directory), "--quantization", "int3")
+    assert ran.status == 1 and "quantization='int3'" in ran.out
+    assert pellucid("check").status == 2
+
+
+def test_quantization_changes_what_is_needed(pellucid: CommandLine, directory: Path) -> None:
+    stored, quantized = (
+        reports(pellucid, str(directory), *words)[0]["needs"]["weight_bytes"]["value"]
+        for words in ((), ("--quantization", "int4"))
+    )
+    assert quantized < stored / 2
+
+
+# -- the hub ---------------------------------------------------------------------------------------
+
+
+def test_models_on_the_hub(
+    pellucid: CommandLine,
+    directory: Path,
+    gguf: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    here = reports(pellucid, str(directory), str(gguf))
+    with serve(FakeHub(MODEL, {**files, gguf.name: gguf.read_bytes()})) as hub:
+        use_hub(monkeypatch, hub.url, tmp_path / "cache")
+        there = reports(pellucid, MODEL, f"{MODEL}:Q8_0")
+        assert [each.pop("model") for each in there] == [MODEL, f"{MODEL}:Q8_0"]
+        for each in (*here, *there):
+            each.pop("model", None)
+            del each["needs"]["requests_that_fit"], each["needs"]["longest_context"]
+        assert there == here
+        found = reports(pellucid, "owner/other", f"{MODEL}:Q4_K_M", MODEL)
+    assert [each["opens"] for each in found] == [False, False, True]
+    assert "no such model at" in found[0]["refusal"]
+    assert f"choose one of {MODEL}:Q8_0" in found[1]["refusal"]
