@@ -104,9 +104,27 @@ class AsyncLLMEngine:
         """
         return await self._texts.run(partial(self._engine.encode, prompt))
 
+    async def prepare(
+        self, prompt: Prompt | EncodedPrompt, params: RequestParams
+    ) -> PreparedRequest:
+        """Encodes and compiles what a request needs, off the event loop if it takes time.
+
+        Args:
+            prompt: text, token ids, or a conversation; or what `encode` made of it.
+            params: as in `add_request`.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot be served.
+            TooManyRequestsError: too many texts wait to be encoded.
+        """
+        prepare = partial(self._engine.prepare, prompt, params)
+        if self._engine.preparing_takes_time(prompt, params):
+            return await self._texts.run(prepare)
+        return prepare()
+
     async def add_request(
         self,
-        prompt: Prompt | EncodedPrompt,
+        prompt: Prompt | EncodedPrompt | PreparedRequest,
         params: RequestParams | None = None,
         request_id: str | None = None,
         *,
@@ -119,9 +137,9 @@ class AsyncLLMEngine:
         """Queues a request.
 
         Args:
-            prompt: text, token ids, or a conversation; or what `encode` made of it.
+            prompt: text, token ids, or a conversation; or what `encode` or `prepare` made of it.
             params: how to choose, or how to search, and when to stop; left out, those that
-                the checkpoint recommends.
+                the checkpoint recommends, or that `prepare` was given.
             request_id: unique among unfinished requests; left out, the engine chooses one.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same salt share cached prompts; up to 256 characters.
@@ -139,9 +157,12 @@ class AsyncLLMEngine:
         """
         self._thread.admit()
         try:
-            if params is None:
-                params = self._engine.model.default_sampling_params
-            prepared = await self._prepare(prompt, params)
+            if isinstance(prompt, PreparedRequest):
+                prepared = prompt
+            else:
+                if params is None:
+                    params = self._engine.model.default_sampling_params
+                prepared = await self.prepare(prompt, params)
         except BaseException:
             self._thread.give_up()
             raise
@@ -244,7 +265,7 @@ class AsyncLLMEngine:
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
-        prepared = await self._prepare(prompt, params)
+        prepared = await self.prepare(prompt, params)
         return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)
 
     async def side_engine(self, config: EngineConfig) -> SideEngine:
@@ -313,15 +334,6 @@ class AsyncLLMEngine:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.shutdown()
-
-    async def _prepare(
-        self, prompt: Prompt | EncodedPrompt, params: RequestParams
-    ) -> PreparedRequest:
-        """`LLMEngine.prepare`, off the event loop if it takes time."""
-        prepare = partial(self._engine.prepare, prompt, params)
-        if self._engine.preparing_takes_time(prompt, params):
-            return await self._texts.run(prepare)
-        return prepare()
 
     def _abort_stream(self, stream: AsyncTokenStream) -> None:
         self._thread.call(partial(self._thread.abort_stream, stream))

@@ -1,5 +1,6 @@
 """What one client can take of the server: work is refused before it is done, and places are bounded."""
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pellucid.server.api_keys import ANYONE
 from pellucid.server.body_memory import SMALL
 from pellucid.server.config import Limits
 from pellucid.text.text_encoder import TextEncoder
@@ -143,6 +145,57 @@ def test_bodies_that_are_read_are_bounded_together_and_small_ones_get_in() -> No
         slow.close()
         again = server.call("POST", "/v1/completions", large)
         assert again.status == 400, again.body  # the fake model has no tokenizer
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata: has 17 keys"),
+        ({"metadata": {"a" * 65: ""}}, "metadata: keys have at most 64"),
+        ({"metadata": {"a": "b" * 513}}, "values 512"),
+        ({"prompt_cache_key": "a" * (1 << 20)}, "at most 1048576 are allowed"),
+    ],
+)
+def test_what_every_event_of_a_response_repeats_is_bounded(
+    server: RunningServer, fields: dict[str, Any], message: str
+) -> None:
+    reply = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, **fields})
+    assert reply.status == 400
+    assert message in reply.json["error"]["message"]
+
+
+def test_readers_of_events_and_looks_into_the_engine_have_places() -> None:
+    limits = Limits(max_event_readers=1, max_waiting_looks=1)
+    with running_server(fake_engine(), limits=limits) as server:
+        admission = server.service.admission
+        with socket.create_connection((server.host, server.port), TIMEOUT) as reader:
+            reader.sendall(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert reader.recv(100).startswith(b"HTTP/1.1 200")
+            refused = server.get("/v1/events")
+            assert refused.status == 429
+            assert "1 of 1 readers of events" in refused.json["error"]["message"]
+        server.wait_until(lambda: admission.readers.used == 0, "the reader's end")
+        with admission.hold(admission.looks, ANYONE):
+            for path in ("logits", "attn"):
+                assert server.get(f"/v1/{path}/{'0' * 24}/1").status == 429
+        assert server.get(f"/v1/logits/{'0' * 24}/1").status == 404
+        assert admission.looks.used == 0
+
+
+def test_a_client_that_reads_slowly_holds_no_place_in_the_engine() -> None:
+    """What it has not read waits in memory; others may begin."""
+    with running_server(bundled_engine(), limits=Limits(max_unfinished_completions=20)) as server:
+        body = {"prompt": "a", "n": 20, "stream": True, "ignore_eos": True, "logprobs": 20}
+        data = json.dumps({**body, "max_tokens": 200}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+        with socket.socket() as unread:
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect((server.host, server.port))
+            unread.sendall(head % len(data) + data)
+            server.wait_until(lambda: server.service.under_way, "the request")
+            server.wait_until(lambda: server.service.admission.completions.used == 0, "its end")
+            assert server.service.under_way, "the client had taken all of it: nothing is tested"
+            assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
 
 
 def test_the_head_of_a_stream_ends() -> None:

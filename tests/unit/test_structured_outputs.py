@@ -65,8 +65,8 @@ def test_a_rule_can_be_compared_and_kept() -> None:
         SamplingParams(structured_outputs={})
 
 
-def compiler() -> GrammarCompiler:
-    return GrammarCompiler(FakeTokenizer(), (EOS,))
+def compiler(**knobs: Any) -> GrammarCompiler:
+    return GrammarCompiler(FakeTokenizer(), (EOS,), **knobs)
 
 
 def allowed(mask: bytes) -> str:
@@ -126,6 +126,18 @@ def test_compiled_rules_are_kept_within_bounds() -> None:
     for number in range(70):
         made.compile(StructuredOutputsParams(choice=["a" * (number + 1)]))
     assert len(made._compiled) == 64
+
+
+def test_the_bytes_of_compiled_rules_are_bounded() -> None:
+    """Of 64 large rules each would have a hundred megabytes."""
+    made = compiler(max_cached_bytes=1_000_000)
+    for number in range(6):
+        choices = ["a" * (index + 1 + number) for index in range(40)]
+        rule = StructuredOutputsParams(choice=choices)
+        first, again = made.compile(rule), made.compile(rule)
+        assert first.mask(()) == again.mask(())
+        assert made._num_bytes <= 1_000_000
+    assert 0 < len(made._compiled) < 6
 
 
 def finish(engine: Any, *requests: tuple[list[int], SamplingParams]) -> list[Any]:

@@ -67,6 +67,7 @@ class AsyncTokenStream:
         "_on_end",
         "_output",
         "_unread",
+        "_when_ended",
         "loop",
     )
 
@@ -75,6 +76,7 @@ class AsyncTokenStream:
         self._changed = Signal(self.loop)
         self._on_delta: Callable[[CompletionDelta], bool] | None = None
         self._on_end: Callable[[], None] | None = None
+        self._when_ended: Callable[[], None] | None = None
         self._abort = abort
         self._output: RequestOutput | None = None
         # By completion, the one unread for longest first.
@@ -126,6 +128,19 @@ class AsyncTokenStream:
         """
         self._on_delta = on_delta
         self._on_end = on_end
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when the engine has nothing more to add, whether or not everything was read; at once if
+        that is so already. Must not raise."""
+        if self._ended:
+            callback()
+        else:
+            self._when_ended = callback
+
+    @property
+    def has_all_deltas(self) -> bool:
+        """Whether the engine has nothing more to add."""
+        return self._ended
 
     @property
     def has_ended(self) -> bool:
@@ -204,6 +219,8 @@ class AsyncTokenStream:
             self._ended = True
             self._error = error
             self._changed.set()
+            if self._when_ended is not None:
+                self._when_ended()
             if self._on_end is not None:
                 self._on_end()
 

@@ -38,9 +38,15 @@ class Admission:
         self._ends: deque[float] = deque(maxlen=RATE_WINDOW)
         self._isolates = isolates
         weights = {caller.name: caller.weight for caller in callers}
-        self.completions = Quota(limits.max_unfinished_completions, weights)
-        self.tokens = Quota(limits.max_unfinished_tokens, weights)
-        self.texts = Quota(limits.max_waiting_texts, weights)
+        self.completions = Quota(
+            limits.max_unfinished_completions, weights, "completions are unfinished"
+        )
+        self.tokens = Quota(
+            limits.max_unfinished_tokens, weights, "tokens of prompts are unfinished"
+        )
+        self.texts = Quota(limits.max_waiting_texts, weights, "texts wait to be read")
+        self.looks = Quota(limits.max_waiting_looks, weights, "looks into the engine wait")
+        self.readers = Quota(limits.max_event_readers, weights, "readers of events are there")
         self.num_refused = 0
 
     def admit(self, caller: Caller, num_completions: int) -> "Place":
@@ -55,29 +61,25 @@ class Admission:
 
     def check_room(self, caller: Caller, num_completions: int = 1) -> None:
         """Raises an ApiError, 429 with the numbers, if there is no room for so many completions."""
-        quota = self.completions
-        if num_completions > quota.room(caller.name):
-            raise self._overloaded(quota, caller.name, "completions are unfinished")
+        self._check(self.completions, caller.name, num_completions)
 
     def check_text_room(self, caller: Caller) -> None:
         """Raises an ApiError, 429 with the numbers, if there is no room for another text."""
-        quota = self.texts
-        if not quota.room(caller.name):
-            raise self._overloaded(quota, caller.name, "texts wait to be read")
+        self._check(self.texts, caller.name, 1)
 
     @contextmanager
-    def text(self, caller: Caller) -> Iterator[None]:
-        """Holds a place for a text.
+    def hold(self, quota: "Quota", caller: Caller) -> Iterator[None]:
+        """Holds one of the places of a quota: a text's, a look's, a reader's.
 
         Raises:
             ApiError: 429 with the numbers.
         """
-        self.check_text_room(caller)
-        self.texts.take(caller.name, 1)
+        self._check(quota, caller.name, 1)
+        quota.take(caller.name, 1)
         try:
             yield
         finally:
-            self.texts.take(caller.name, -1)
+            quota.take(caller.name, -1)
 
     def _add_tokens(self, caller: str, num_tokens: int) -> None:
         quota = self.tokens
@@ -86,9 +88,7 @@ class Admission:
                 413,
                 f"the prompts have {num_tokens} tokens; the server holds at most {quota.most(caller)}",
             )
-        if num_tokens > quota.room(caller):
-            what = f"tokens of prompts are unfinished, and this call has {num_tokens}"
-            raise self._overloaded(quota, caller, what)
+        self._check(quota, caller, num_tokens)
         quota.take(caller, num_tokens)
 
     def _leave(self, place: "Place") -> None:
@@ -96,13 +96,19 @@ class Admission:
         self.tokens.take(place.caller, -place.num_tokens)
         self._ends.append(self._clock())
 
-    def _overloaded(self, quota: "Quota", caller: str, what: str) -> ApiError:
+    def _check(self, quota: "Quota", caller: str, count: int) -> None:
+        if count <= quota.room(caller):
+            return
         self.num_refused += 1
         if self._isolates:
-            message = f"{quota.used_by(caller)} of this key's {what}; there is no room for more"
-            return overloaded(message, 1)
-        message = f"{quota.used} of {quota.limit} {what}{quota.describe(caller)}"
-        return overloaded(message, self._seconds_until_room())
+            raise overloaded(
+                f"{quota.used_by(caller)} of this key's {quota.what}; there is no room for {count} more",
+                1,
+            )
+        raise overloaded(
+            f"{quota.used} of {quota.limit} {quota.what}{quota.describe(caller)}; this call needs {count}",
+            self._seconds_until_room(),
+        )
 
     def _seconds_until_room(self) -> float:
         """An estimate by the rate at which calls ended lately; one second if none has ended."""
@@ -117,13 +123,15 @@ class Quota:
     Args:
         limit: of all callers together.
         weights: by caller; empty: there is one caller.
+        what: that is limited, and its state, in words.
 
     Attributes:
         used: by all callers.
     """
 
-    def __init__(self, limit: int, weights: dict[str, float]) -> None:
+    def __init__(self, limit: int, weights: dict[str, float], what: str) -> None:
         self.limit = limit
+        self.what = what
         self.used = 0
         self._used_by: Counter[str] = Counter()
         total = sum(weights.values())

@@ -30,6 +30,8 @@ class Limits:
         max_waiting_texts: large bodies, and texts of routes that only turn text into tokens and back, that wait to
             be read, of all callers together.
         text_workers: threads for them.
+        max_waiting_looks: calls that compute the logits or the attention of a token again, of all callers together.
+        max_event_readers: streams of events, of all callers together.
 
     Raises:
         ValueError: a limit is not above 0.
@@ -52,6 +54,8 @@ class Limits:
     max_held_body_bytes: int = 128 << 20
     max_waiting_texts: int = 256
     text_workers: int = 2
+    max_waiting_looks: int = 32
+    max_event_readers: int = 64
 
     def __post_init__(self) -> None:
         for limit in fields(self):

@@ -45,6 +45,8 @@ class EventRoutes:
         watched = frozenset(
             map(completion_name, filter(None, call.query.get("req", "").split(",")))
         )
+        admission = self.serving.service.admission
+        call.resources.enter_context(admission.hold(admission.readers, call.caller))
         reader = self.serving.service.feed.read(
             level, None if after is None else int(after), watched or None
         )

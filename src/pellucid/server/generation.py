@@ -142,8 +142,16 @@ class GenerationService:
                 if not isinstance(prompt, EncodedPrompt):
                     prompt = await self.engine.encode(prompt)
                 generation.prompts.append(prompt)
-        lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
-        generation.place.add_tokens(lengths)
+            lengths = sum(len(prompt.token_ids) for prompt in generation.prompts)
+            generation.place.add_tokens(lengths)
+            try:
+                prepared = [
+                    await self.engine.prepare(prompt, request.params)
+                    for prompt in generation.prompts
+                ]
+            except ValueError as error:
+                raise rule_refused(error, request.rule_field) from None
+        call.held_body.release()
         salt = _cache_salt(call.caller, request.cache_salt)
         self.records.add(
             CallRecord(
@@ -159,21 +167,17 @@ class GenerationService:
                 request.aspects,
             )
         )
-        for index, encoded in enumerate(generation.prompts):
-            try:
-                stream = await self.engine.add_request(
-                    encoded,
-                    request.params,
-                    f"{generation.id}-{index}" if index else generation.id,
-                    priority=request.priority,
-                    cache_salt=salt,
-                    continues=request.continues,
-                    caller=call.caller.name,
-                    caller_weight=call.caller.weight,
-                )
-            except ValueError as error:
-                raise rule_refused(error, request.rule_field) from None
-            generation.streams.append(stream)
+        for index, each in enumerate(prepared):
+            stream = await self.engine.add_request(
+                each,
+                request_id=f"{generation.id}-{index}" if index else generation.id,
+                priority=request.priority,
+                cache_salt=salt,
+                continues=request.continues,
+                caller=call.caller.name,
+                caller_weight=call.caller.weight,
+            )
+            generation.add(stream)
             if generation.is_cancelled:  # while it was being queued
                 self.engine.abort(stream.request_id)
         return generation
@@ -213,7 +217,7 @@ class GenerationService:
             ApiError: too many texts wait, or the server is shutting down.
         """
         self._check_open()
-        with self.admission.text(call.caller):
+        with self.admission.hold(self.admission.texts, call.caller):
             async with self._turn(call.caller):
                 return await self._texts.run(work)
 
@@ -308,6 +312,17 @@ class Generation:
         """
         ahead = self.requests_ahead(self._service.waiting_line(max_age), self.call.caller)
         return None if ahead is None else ahead.num
+
+    def add(self, stream: AsyncTokenStream) -> None:
+        """Adds the stream of the next prompt. When all have ended, others may have the place: a client that reads
+        slowly holds no place in the engine."""
+        self.streams.append(stream)
+        stream.when_ended(self._leave_if_ended)
+
+    def _leave_if_ended(self) -> None:
+        is_queued = len(self.streams) == len(self.prompts)
+        if is_queued and all(stream.has_all_deltas for stream in self.streams):
+            self.place.leave()
 
     async def finish(self) -> list[RequestOutput]:
         """Waits for the ends of all completions.

@@ -38,6 +38,7 @@ class InspectionRoutes:
         step. `top` candidates of each stage (20); with `logits=1` the logits of the whole vocabulary, from
         which every stage can be computed for other parameters.
         """
+        self._take_place(call)
         completion = self._completion(call)
         top = _whole(call, "top", 20, 1, MAX_CANDIDATES)
         wants_all = _whole(call, "logits", 0, 0, 1)
@@ -108,6 +109,7 @@ class InspectionRoutes:
         `layer` and `head` choose one (left out: the mean over all); `top` positions with the largest weights
         (16).
         """
+        self._take_place(call)
         completion = self._completion(call)
         layers = self.serving.service.engine.model_config.layers
         layer = _choice(call, "layer", len(layers))
@@ -249,6 +251,11 @@ class InspectionRoutes:
                 return await self.serving.service.engine.inspect(look)
             except NoBlocksError as error:
                 raise not_serving(str(error)) from None
+
+    def _take_place(self, call: Call) -> None:
+        """Raises an ApiError if too many calls wait for the engine to compute something again."""
+        admission = self.serving.service.admission
+        call.resources.enter_context(admission.hold(admission.looks, call.caller))
 
     def _completion(self, call: Call) -> RememberedCompletion:
         """The completion that the path names; completions of other callers are not found."""

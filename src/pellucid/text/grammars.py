@@ -2,8 +2,10 @@
 
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.scheduling.answer_tokens import SeenTokens
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from pellucid.text.tokenizer import Tokenizer
 
 MAX_CACHED = 64  # compiled grammars
+MAX_CACHED_BYTES = 256 << 20  # ... and their bytes, by an estimate
+# llguidance does not say how large a grammar is. Measured: 200 to 300 bytes for each character of a schema; and what
+# takes 2 s to compile has 100 MB.
+_BYTES_PER_CHAR, _BYTES_PER_SECOND = 300, 50e6
 
 
 class GrammarMatcher:
@@ -86,14 +92,22 @@ class GrammarCompiler:
     Args:
         tokenizer: the model's.
         eos_token_ids: the model's. Tokens that end a turn of the chat template end an answer as well.
+        max_cached_bytes: of the rules that are kept.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: "Tokenizer",
+        eos_token_ids: Iterable[int],
+        max_cached_bytes: int = MAX_CACHED_BYTES,
+    ) -> None:
         self._tokenizer = tokenizer
         self._end_token_ids = tuple(eos_token_ids)
         self._lock = threading.Lock()
         self._vocabulary: Any = None  # llguidance's LLTokenizer
-        self._compiled: OrderedDict[StructuredOutputsParams, GrammarMatcher] = OrderedDict()
+        self._compiled: OrderedDict[StructuredOutputsParams, _Compiled] = OrderedDict()
+        self._num_bytes = 0  # of these
+        self._max_bytes = max_cached_bytes
 
     def compile(self, rule: StructuredOutputsParams) -> GrammarMatcher:
         """A matcher for one answer; `copy` makes those of others.
@@ -105,14 +119,23 @@ class GrammarCompiler:
             known = self._compiled.get(rule)
             if known is not None:
                 self._compiled.move_to_end(rule)
-                return known.copy()
+                return known.matcher.copy()
             vocabulary = self._llguidance_vocabulary()
+        started = time.thread_time()
         matcher = self._matcher(rule, vocabulary)
+        seconds = time.thread_time() - started
         with self._lock:
-            self._compiled[rule] = matcher
-            while len(self._compiled) > MAX_CACHED:
-                self._compiled.popitem(last=False)
+            self._keep(rule, _Compiled(matcher, _num_bytes(rule, seconds)))
             return matcher.copy()
+
+    def _keep(self, rule: StructuredOutputsParams, compiled: "_Compiled") -> None:
+        if rule in self._compiled or compiled.num_bytes > self._max_bytes:
+            return
+        self._compiled[rule] = compiled
+        self._num_bytes += compiled.num_bytes
+        while len(self._compiled) > MAX_CACHED or self._num_bytes > self._max_bytes:
+            _, oldest = self._compiled.popitem(last=False)
+            self._num_bytes -= oldest.num_bytes
 
     def _matcher(self, rule: StructuredOutputsParams, vocabulary: Any) -> GrammarMatcher:
         from llguidance import LLMatcher, LLParserLimits
@@ -160,6 +183,25 @@ class GrammarCompiler:
                 eos_token=list(self._end_token_ids),
             )
         return self._vocabulary
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A rule that is kept; its matcher is only copied."""
+
+    matcher: GrammarMatcher
+    num_bytes: int
+
+
+def _num_bytes(rule: StructuredOutputsParams, seconds: float) -> int:
+    """An estimate of what a compiled rule takes.
+
+    Args:
+        seconds: of processor time, for compiling it.
+    """
+    given = (rule.json, rule.regex, rule.grammar, *(rule.choice or ()))
+    num_chars = sum(len(text) for text in given if isinstance(text, str))
+    return int(_BYTES_PER_CHAR * num_chars + _BYTES_PER_SECOND * seconds)
 
 
 class _Vocabulary:

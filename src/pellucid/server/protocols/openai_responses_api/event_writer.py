@@ -22,13 +22,15 @@ class EventWriter(StreamWriter):
         self._response = response
         self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
         self._numbers = count()  # of the events
+        # Repeats most of the request, which may be long
+        self._in_progress = msgspec.json.encode(
+            {"response": response.without_output("in_progress")}
+        )
         self._text_chunks: _NumberedChunks | None = None
         self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     def first(self) -> bytes:
-        created = self._event(
-            "response.created", response=self._response.without_output("in_progress")
-        )
+        created = self._numbered_event(b"response.created", self._in_progress)
         return created + self.keepalive()
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
@@ -59,9 +61,7 @@ class EventWriter(StreamWriter):
 
     def keepalive(self) -> bytes:
         """Clients' idle timers are reset by events, not by comments."""
-        return self._event(
-            "response.in_progress", response=self._response.without_output("in_progress")
-        )
+        return self._numbered_event(b"response.in_progress", self._in_progress)
 
     def failure(self, error: ApiError, request_id: str) -> bytes:
         response = self._response.without_output("failed")

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
 
 
@@ -54,7 +55,32 @@ class ResponsesBody(ConversationFields, kw_only=True):
     def wants_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
+    def check_repeated(self) -> None:
+        """Raises an ApiError if the fields that every event of a reply repeats are long."""
+        metadata = self.metadata or {}
+        if len(metadata) > MAX_METADATA:
+            raise refused(
+                f"metadata: has {len(metadata)} keys; at most {MAX_METADATA} are allowed",
+                "metadata",
+            )
+        for key, value in metadata.items():
+            if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+                raise refused(
+                    f"metadata: keys have at most {MAX_METADATA_KEY} characters and values"
+                    f" {MAX_METADATA_VALUE}; {key[:MAX_METADATA_KEY]!r} has more",
+                    "metadata",
+                )
+        repeated = (self.tools, self.tool_choice, self.text_format, self.prompt_cache_key)
+        if (size := len(msgspec.json.encode(repeated))) > MAX_REPEATED:
+            raise refused(
+                f"tools: the reply repeats tools, tool_choice, text.format and prompt_cache_key, which have"
+                f" {size} bytes in JSON; at most {MAX_REPEATED} are allowed",
+                "tools",
+            )
 
+
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
+MAX_REPEATED = 1 << 20  # bytes
 LOGPROBS = "message.output_text.logprobs"  # what `include` calls them
 PROMPT_CACHE_FIELDS = FieldTable(
     "`prompt_cache_options` of responses",
@@ -131,7 +157,7 @@ RESPONSES_FIELDS = FieldTable(
             temperature="0 is greedy; left out, the model's own default",
             top_p="see docs/sampling.md",
             stream="server-sent events",
-            metadata="repeated in the reply",
+            metadata="repeated in the reply; at most 16 texts of 512 characters",
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
             prompt_cache_options="see below",

@@ -65,6 +65,7 @@ class Responses:
                 f"truncation={shown(body.truncation)}: must be 'disabled': nothing is cut",
                 "truncation",
             )
+        body.check_repeated()
         for included in body.include or ():
             if included != LOGPROBS:
                 call.warnings.append(f"include: {included[:64]!r} has no effect")
