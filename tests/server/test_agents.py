@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from support.codex import APPLY_PATCH, GITHUB
 from support.http_server import RunningServer, running_server
 from support.scripted_model import scripted_engine
 
-CALL = '<tool_call>{"name": "read_file", "arguments": {"path": "src/main.py"}}</tool_call>'
+CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "src/main.py"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 INSTRUCTIONS = "You are a careful coding agent: read files before you answer questions. " * 200
 
@@ -30,9 +31,9 @@ def codex_body(items: list[Any]) -> dict[str, Any]:
         "input": items,
         "tools": [
             {"type": "function", "name": "read_file", "strict": False, "parameters": SCHEMA},
-            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+            APPLY_PATCH,
             {"type": "web_search", "external_web_access": False},
-            {"type": "namespace", "name": "mcp", "tools": []},
+            GITHUB,
         ],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
@@ -105,4 +106,4 @@ def test_claude_code_reads_a_file_and_goes_on(server: RunningServer) -> None:
     usage = second[0]["message"]["usage"]
     num_tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert num_tokens > 3000
-    assert usage["cache_read_input_tokens"] >= 0.99 * num_tokens
+    assert usage["cache_read_input_tokens"] >= num_tokens - 64  # all but the new messages

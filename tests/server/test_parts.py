@@ -152,7 +152,7 @@ def test_pictures_in_questions_and_in_results_of_tools() -> None:
     ]
     given = input_items.conversation_of(
         responses.ConversationFields(input=items), tokenizer, warnings
-    ).messages
+    ).prompt.messages
     assert [given[0]["content"], given[2]["content"]] == [
         "Look.\n[image omitted]",
         "[image omitted]",

@@ -11,6 +11,7 @@ from pellucid.server.cache_comparison import common_length
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
 from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
 from support.bundled import bundled_model
+from support.codex import APPLY_PATCH, GITHUB
 from support.http_server import RunningServer
 from support.offline import offline
 
@@ -81,9 +82,9 @@ def codex_body(items: list[Any]) -> dict[str, Any]:
                 "strict": False,
                 "parameters": {"type": "object"},
             },
-            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+            APPLY_PATCH,
             {"type": "web_search"},
-            {"type": "namespace", "name": "mcp", "tools": []},
+            GITHUB,
         ],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
@@ -112,7 +113,7 @@ def test_two_turns_of_codex_the_second_found_in_the_cache(server: RunningServer)
     ]
     first = server.post("/v1/responses", {**codex_body(items), "temperature": 0})
     assert first.status == 200
-    assert first.headers["x-pellucid-warnings"].count("tools[") == 3
+    assert first.headers["x-pellucid-warnings"].count("tools[") == 1
     completed = first.events[-1]
     assert completed["type"] in ("response.completed", "response.incomplete")
     response = completed["response"]
@@ -150,9 +151,8 @@ def test_items_become_messages() -> None:
         {"type": "web_search_call", "id": "w"},
     ]
     warnings: list[str] = []
-    made = conversation_of(
-        ConversationFields(input=items), bundled_model().tokenizer, warnings
-    ).messages
+    read = conversation_of(ConversationFields(input=items), bundled_model().tokenizer, warnings)
+    made = read.prompt.messages
     assert [message["role"] for message in made] == [
         "user",
         "assistant",
@@ -184,7 +184,10 @@ def test_what_is_not_served_is_refused(client: openai.OpenAI) -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type='xml'"),
         ({"tool_choice": "always"}, "tool_choice='always'"),
         ({"tool_choice": "required"}, "tool_choice: needs tools"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "send the item itself"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "input[0].id='x': is not kept any more: send the item itself",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
             "input[0].content[0].text=None: must be text",

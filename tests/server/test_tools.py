@@ -12,6 +12,7 @@ import pytest
 from pellucid.async_engine import AsyncTokenStream
 from support.http_server import RunningServer, running_server
 from support.scripted_model import scripted_engine
+from support.step_gate import StepGate
 
 ANSWER = (
     "<think>Both are far away.</think>I look.\n"
@@ -79,13 +80,17 @@ def test_a_streamed_call_begins_with_its_name_and_goes_on_by_its_index(
 
 
 def test_a_chunk_has_each_call_once_however_many_steps_it_brings(
-    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+    client: openai.OpenAI, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients take two entries of one chunk for two calls. A slow reader gets the tokens of all steps at once."""
     call_back = AsyncTokenStream.call_back
 
+    server.wait_until_idle()
+    gate = StepGate(server.engine)
+
     def read_at_the_end(stream: AsyncTokenStream, _: object, on_end: Callable[[], None]) -> None:
         call_back(stream, lambda delta: False, on_end)
+        gate.open()
 
     monkeypatch.setattr(AsyncTokenStream, "call_back", read_at_the_end)
     with client.chat.completions.create(

@@ -24,8 +24,10 @@ HERMES_TEMPLATE = """\
 {% for message in messages %}{{ '<|' + message['role'] + '|>' }}\
 {% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}\
 {{ message['content'] or '' }}\
-{% for call in message.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", "arguments":\
- {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|end_of_turn|>{% endfor %}\
+{% for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments":\
+ {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|end_of_turn|>{% endfor %}\
 {% if add_generation_prompt %}{{ '<|assistant|>' }}{% if enable_thinking is false %}<think></think>{% endif %}\
 {% endif %}"""
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pellucid.text.lark_patterns import literal_pattern
+
 
 @dataclass(frozen=True)
 class ArgumentSyntax:
@@ -156,8 +158,19 @@ def _argument(
     begin = specials.terms(syntax.begin.replace("{key}", key))
     if isinstance(schema, Mapping) and schema.get("type") not in (None, "string"):
         return f"{name}: {begin} %json {json.dumps(_compact(schema))} {specials.terms(syntax.end)}"
+    pattern = schema.get("pattern") if isinstance(schema, Mapping) else None
+    if isinstance(pattern, str):
+        return f"{name}: {begin} {_pattern(pattern)} {specials.terms(syntax.end)}"
     value = f"value_{name}[lazy]: /(.|\\n)*/ {_quoted(syntax.end)}"
     return f"{value}\n{name}: {begin} value_{name}"
+
+
+def _pattern(pattern: str) -> str:
+    """A JSON schema's pattern as a terminal: it matches anywhere, unless it has anchors."""
+    begin = "" if pattern.startswith("^") else "(.|\\n)*"
+    end = "" if pattern.endswith("$") else "(.|\\n)*"
+    body = re.sub(r"(?<!\\)/", r"\/", pattern.removeprefix("^").removesuffix("$"))
+    return f"/{begin}(?:{body}){end}/"
 
 
 def _any_argument(number: int, syntax: ArgumentSyntax, specials: _Specials) -> str:
@@ -189,12 +202,8 @@ def _compact(schema: Mapping[str, object]) -> dict[str, object]:
 
 def _without(texts: Iterable[str]) -> str:
     """The terminal of any text that contains none of the given ones."""
-    found = "|".join(_literal_pattern(text) for text in dict.fromkeys(texts))
+    found = "|".join(literal_pattern(text) for text in dict.fromkeys(texts))
     return f"/(.|\\n)*/ & ~/(.|\\n)*({found})(.|\\n)*/"
-
-
-def _literal_pattern(text: str) -> str:
-    return "".join(each if each.isalnum() else f"\\u{{{ord(each):x}}}" for each in text)
 
 
 def _quoted(text: str) -> str:

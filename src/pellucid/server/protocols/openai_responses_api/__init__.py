@@ -1,1 +1,2 @@
-"""OpenAI's /v1/responses: calls (fields, input_items), replies (response_object, event_writer), and the routes."""
+"""OpenAI's /v1/responses: calls (fields, input_items, tools, kept_items), replies (response_object, item_events,
+event_writer), and the routes."""

@@ -11,6 +11,7 @@ from pellucid.outputs import CompletionDelta
 from pellucid.server.errors import ApiError
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change
 from pellucid.server.protocols.logprobs import TokenLogprob
+from pellucid.server.protocols.openai_responses_api.item_events import EventNames, ItemEvents
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, encode_text, sse_event
 
@@ -54,7 +55,7 @@ class EventWriter(StreamWriter):
             block = self._response.blocks.open_block
             assert block is not None
             fields = msgspec.json.encode(self._growth(block, TextTemplate.PLACE, ()))
-            kind = _GROWTH_EVENTS[block.kind]
+            kind = self._growth_event(block)
             frame = _numbered_event(kind, _NumberedChunks.NUMBER, fields)
             self._text_chunks = _NumberedChunks(frame, self._numbers, block)
         return self._text_chunks
@@ -71,45 +72,44 @@ class EventWriter(StreamWriter):
     def _block_frames(self, event: BlockEvent, logprobs: Sequence[TokenLogprob]) -> list[bytes]:
         block = event.block
         if event.change is Change.GREW:
+            if self._response.events_of(block) is ItemEvents.INPUT:
+                return []  # its text is known when its JSON ends
             return [self._growth_frame(block, event.text, logprobs)]
-        at = self._place(block)
-        part = {**at, "content_index": 0}
         if event.change is Change.OPENED:
-            frames = [
-                self._event(
-                    "response.output_item.added",
-                    output_index=block.index,
-                    item=self._response.item(block, "in_progress"),
-                )
+            return self._opening_frames(block)
+        return self._closing_frames(block)
+
+    def _opening_frames(self, block: Block) -> list[bytes]:
+        item = self._response.item(block, "in_progress")
+        frames = [self._event("response.output_item.added", output_index=block.index, item=item)]
+        if (part := self._names(block).part) is not None:
+            content = self._response.content(block, "")
+            frames.append(self._event(f"response.{part}.added", **self._place(block), part=content))
+        return frames
+
+    def _closing_frames(self, block: Block) -> list[bytes]:
+        place, names = self._place(block), self._names(block)
+        name = f"response.{names.text}"
+        item = self._response.item(block, "completed")
+        if self._response.events_of(block) is ItemEvents.INPUT:
+            done = [
+                self._event(f"{name}.delta", **place, delta=item["input"]),
+                self._event(f"{name}.done", **place, input=item["input"]),
             ]
-            if block.kind is not BlockKind.CALL:
-                frames.append(
-                    self._event(
-                        "response.content_part.added",
-                        **part,
-                        part=self._response.content(block, ""),
-                    )
-                )
-            return frames
-        name = _EVENT_NAMES[block.kind]
-        is_text = block.kind is BlockKind.TEXT
-        if block.kind is BlockKind.CALL:
-            done = [self._event(f"{name}.done", **at, name=block.name, arguments=block.text)]
+        elif names.part is None:
+            done = [self._event(f"{name}.done", **place, name=item["name"], arguments=block.text)]
         else:
             content = self._response.content(block, block.text)
-            extra = {"logprobs": content["logprobs"]} if is_text else {}
+            logprobs = {"logprobs": content["logprobs"]} if "logprobs" in content else {}
             done = [
-                self._event(f"{name}.done", **part, **extra, text=block.text),
-                self._event("response.content_part.done", **part, part=content),
+                self._event(f"{name}.done", **place, **logprobs, text=block.text),
+                self._event(f"response.{names.part}.done", **place, part=content),
             ]
-        item = self._response.item(block, "completed")
-        return [
-            *done,
-            self._event("response.output_item.done", output_index=block.index, item=item),
-        ]
+        ended = self._event("response.output_item.done", output_index=block.index, item=item)
+        return [*done, ended]
 
     def _growth_frame(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
-        kind = _GROWTH_EVENTS[block.kind]
+        kind = self._growth_event(block)
         if logprobs:
             fields = self._growth(block, text, logprobs)
             return self._numbered_event(kind, msgspec.json.encode(fields))
@@ -122,14 +122,20 @@ class EventWriter(StreamWriter):
 
     def _growth(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         fields = self._place(block)
-        if block.kind is not BlockKind.CALL:
-            fields["content_index"] = 0
         if block.kind is BlockKind.TEXT:
             fields["logprobs"] = logprobs
         return {**fields, "delta": text}
 
     def _place(self, block: Block) -> dict[str, Any]:
-        return {"item_id": self._response.item_id(block), "output_index": block.index}
+        place = {"item_id": self._response.item_id(block), "output_index": block.index}
+        index = self._names(block).index
+        return place if index is None else {**place, index: 0}
+
+    def _names(self, block: Block) -> EventNames:
+        return self._response.events_of(block).value
+
+    def _growth_event(self, block: Block) -> bytes:
+        return f"response.{self._names(block).text}.delta".encode()
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         return self._numbered_event(kind.encode(), msgspec.json.encode(fields))
@@ -166,11 +172,3 @@ class _NumberedChunks(TextChunks):
         number, encoded = b"%d" % next(self._numbers), encode_text(text)
         size = self._size + len(number) + len(encoded)
         return self._format % (size, number, encoded)
-
-
-_EVENT_NAMES = {
-    BlockKind.TEXT: "response.output_text",
-    BlockKind.REASONING: "response.reasoning_text",
-    BlockKind.CALL: "response.function_call_arguments",
-}
-_GROWTH_EVENTS = {kind: f"{name}.delta".encode() for kind, name in _EVENT_NAMES.items()}

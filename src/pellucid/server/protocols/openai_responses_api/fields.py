@@ -14,6 +14,7 @@ class PromptCacheOptions(msgspec.Struct):
 
 class ReasoningOptions(msgspec.Struct):
     effort: str | None = None
+    summary: str | None = None
 
 
 class TextOptions(msgspec.Struct):
@@ -35,6 +36,11 @@ class ConversationFields(msgspec.Struct, kw_only=True):
         return None if self.reasoning is None else self.reasoning.effort
 
     @property
+    def wants_summary(self) -> bool:
+        """Whether the reply has reasoning as a summary, the only form that many clients read."""
+        return self.reasoning is not None and self.reasoning.summary not in (None, "none")
+
+    @property
     def text_format(self) -> dict[str, Any] | None:
         return None if self.text is None else self.text.format
 
@@ -49,7 +55,12 @@ class ResponsesBody(ConversationFields, kw_only=True):
     truncation: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     include: list[str] | None = None
+    store: bool | None = None
     top_logprobs: int | None = None
+
+    @property
+    def wants_encrypted(self) -> bool:
+        return ENCRYPTED in (self.include or ())
 
     @property
     def wants_logprobs(self) -> bool:
@@ -81,6 +92,7 @@ class ResponsesBody(ConversationFields, kw_only=True):
 
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
 MAX_REPEATED = 1 << 20  # bytes
+ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"  # what `include` calls them
 PROMPT_CACHE_FIELDS = FieldTable(
     "`prompt_cache_options` of responses",
@@ -101,12 +113,14 @@ REASONING_FIELDS = FieldTable(
     "`reasoning` of responses",
     ReasoningOptions,
     (
-        *honoured(effort="as reasoning_effort of chat completions"),
+        *honoured(
+            effort="as reasoning_effort of chat completions",
+            summary="the reply has the reasoning itself, in the place and the events of a summary",
+        ),
         *without_effect(
             context="the template decides which earlier reasoning the model sees",
             generate_summary="the reply has the reasoning itself",
             mode="there is one",
-            summary="the reply has the reasoning itself",
         ),
     ),
     Treatment.WITHOUT_EFFECT,
@@ -129,12 +143,13 @@ CONVERSATION_OBJECTS: dict[str, FieldTable[Any]] = {
 }
 CONVERSATION_FIELDS = (
     *honoured(
-        input="text, or items: messages, function calls and their outputs, reasoning; the text of files; a"
-        " placeholder stands for images and other parts, with a warning",
+        input="text, or items: messages, calls and their outputs, reasoning, references to recent items; the text of"
+        " files; a placeholder stands for images and other parts, with a warning",
         model="the served model's name or one of its aliases",
         instructions="a system message before the input",
-        tools="functions, which the chat template shows to the model; tools of other types are left"
-        " out with a warning",
+        tools="functions, which the chat template shows to the model, also within namespaces; custom tools as functions"
+        " of one text, whose grammar is enforced if it is not recursive; tools of other types are left out with a"
+        " warning",
         tool_choice="auto, none, required, or a function: the answer is valid calls and nothing else;"
         " refused if no grammar of the model's calls is known",
         reasoning="see below",
@@ -160,8 +175,10 @@ RESPONSES_FIELDS = FieldTable(
             metadata="repeated in the reply; at most 16 texts of 512 characters",
             prompt_cache_key="repeated in the reply; equal prompts are found by their tokens",
             truncation="disabled",
+            store="false: the items of the reply are not kept for item_reference; other state is never kept",
             prompt_cache_options="see below",
-            include=f"{LOGPROBS}: log-probabilities of the text's tokens; a reply always has everything else",
+            include=f"{LOGPROBS}: log-probabilities of the text's tokens; {ENCRYPTED}: a placeholder, as the reasoning"
+            " itself is in the reply, which always has everything else",
             top_logprobs="0..20 likeliest tokens at each position; with the log-probabilities alone",
         ),
         *CONVERSATION_FIELDS,
@@ -174,7 +191,6 @@ RESPONSES_FIELDS = FieldTable(
             prompt_cache_retention="blocks stay until memory is needed",
             safety_identifier="used by OpenAI's abuse detection only",
             service_tier="there is one",
-            store="nothing is stored",
             stream_options="frames have no padding",
             user="used by OpenAI's abuse detection only",
         ),

@@ -1,6 +1,7 @@
 """Turns the input items of a call to /v1/responses into a conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pellucid.parameter_checks import shown
@@ -9,15 +10,39 @@ from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
+from pellucid.server.protocols.openai_responses_api.tools import (
+    INPUT,
+    CalledTool,
+    flat_name,
+    offered_tools,
+)
 from pellucid.server.protocols.parts import part_text
 from pellucid.server.protocols.reasoning import effort_variables
 from pellucid.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation in the form that all protocols share.
+
+    Attributes:
+        tools: what the client calls its tools, by the names that the model uses.
+    """
+
+    prompt: ChatPrompt
+    tools: Mapping[str, CalledTool]
+
+
 def conversation_of(
-    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
-) -> ChatPrompt:
-    """The conversation of a call in the form that all protocols share.
+    body: ConversationFields,
+    tokenizer: Tokenizer,
+    warnings: list[str],
+    find: Callable[[object], dict[str, Any] | None] = lambda item_id: None,
+) -> Conversation:
+    """The conversation of a call.
+
+    Args:
+        find: a recent item of the caller, by its id.
 
     Raises:
         ApiError: an item is not served.
@@ -31,22 +56,27 @@ def conversation_of(
     )
     tools = list(body.tools or ())
     for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") == "item_reference":
+            item = _referenced(item, f"input[{index}]", find)
         if isinstance(item, dict) and item.get("type") == "additional_tools":  # of Codex CLI
             tools += _list(item.get("tools"), f"input[{index}].tools")
         else:
             _add_item(messages, item, f"input[{index}]", warnings)
     variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
-    functions = _functions(tools, warnings)
-    offered = shown_tools(functions, tokenizer, warnings)
-    return ChatPrompt(messages, offered, chat_template_kwargs=variables)
+    offered = list(offered_tools(tools, warnings))
+    functions = shown_tools([tool.function for tool in offered], tokenizer, warnings)
+    prompt = ChatPrompt(messages, functions, chat_template_kwargs=variables)
+    return Conversation(
+        prompt, {tool.function["function"]["name"]: tool.called for tool in offered}
+    )
 
 
 # What is read of each kind of item
 _ITEM_KEYS = {
     "message": {"role", "content"},
-    "reasoning": {"content", "summary"},
-    "function_call": {"call_id", "name", "arguments"},
-    "custom_tool_call": {"call_id", "name", "input"},
+    "reasoning": {"content", "encrypted_content", "summary"},
+    "function_call": {"call_id", "name", "namespace", "arguments"},
+    "custom_tool_call": {"call_id", "name", "namespace", "input"},
     "function_call_output": {"call_id", "output"},
     "custom_tool_call_output": {"call_id", "output"},
 }
@@ -73,20 +103,16 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
         else:
             messages.append(message)
     elif kind == "reasoning":
-        texts = [
-            text
-            for part in ("content", "summary")
-            for text in _texts(item.get(part), f"{name}.{part}")
-        ]
+        texts = _texts(item.get("content"), f"{name}.content")
+        texts = texts or _texts(item.get("summary"), f"{name}.summary")
         if texts:
             messages.append(
                 {"role": "assistant", "content": None, "reasoning_content": "\n".join(texts)}
             )
     elif kind in ("function_call", "custom_tool_call"):
-        arguments = (
-            item.get("arguments") if kind == "function_call" else {"input": item.get("input")}
-        )
-        function = {"name": item.get("name"), "arguments": arguments}
+        arguments = item.get("arguments") if kind == "function_call" else {INPUT: item.get("input")}
+        called = flat_name(item.get("name"), item.get("namespace"))
+        function = {"name": called, "arguments": arguments}
         made = {"id": item.get("call_id"), "type": "function", "function": function}
         if not messages or messages[-1].get("role") != "assistant":
             messages.append({"role": "assistant", "content": None})
@@ -94,10 +120,19 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     elif kind in ("function_call_output", "custom_tool_call_output"):
         content = _text(item.get("output"), name, warnings)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-    elif kind == "item_reference":
-        raise refused(f"{name}: the server keeps no items: send the item itself", name)
     else:
         warnings.append(f"{name}: has no effect: items of the type {kind[:64]!r} are not served")
+
+
+def _referenced(
+    item: Mapping[str, Any], name: str, find: Callable[[object], dict[str, Any] | None]
+) -> dict[str, Any]:
+    found = find(item.get("id"))
+    if found is None:
+        raise refused(
+            f"{name}.id={shown(item.get('id'))}: is not kept any more: send the item itself", name
+        )
+    return found
 
 
 def _list(value: Any, name: str) -> list[Any]:
@@ -126,21 +161,3 @@ def _text(content: Any, name: str, warnings: list[str]) -> str:
         raise refused(f"{name}: content must be text or a list of parts", name)
     parts = enumerate(content)
     return "\n".join(part_text(part, f"{name}.content[{at}]", warnings) for at, part in parts)
-
-
-def _functions(tools: Sequence[Any], warnings: list[str]) -> list[dict[str, Any]]:
-    """The functions among the tools of a call."""
-    functions = []
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict):
-            raise refused(f"tools[{index}]: must be an object", "tools")
-        if (kind := tool.get("type")) != "function":
-            warnings.append(
-                f"tools[{index}]: has no effect: tools of the type {str(kind)[:64]!r} are not served"
-            )
-            continue
-        keys = ("name", "description", "parameters", "strict")
-        warn_of_unknown_keys(tool, {"type", *keys}, "tools", warnings)
-        given = {key: tool[key] for key in keys if tool.get(key)}
-        functions.append({"type": "function", "function": given})
-    return functions

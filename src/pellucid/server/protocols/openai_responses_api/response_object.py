@@ -1,17 +1,30 @@
 """The response object of /v1/responses, from the deltas of an answer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pellucid.conversation import argument_object
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.cache_comparison import CacheComparison, CacheOutcome, compare_with
 from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.answers import AnswerForm, Block, BlockEvent, BlockKind
 from pellucid.server.protocols.logprobs import TokenLogprob
 from pellucid.server.protocols.openai_responses_api.fields import ResponsesBody
+from pellucid.server.protocols.openai_responses_api.item_events import ItemEvents
+from pellucid.server.protocols.openai_responses_api.kept_items import KeptItems
 from pellucid.server.protocols.openai_responses_api.text_logprobs import TextLogprobs
+from pellucid.server.protocols.openai_responses_api.tools import INPUT, CalledTool
 from pellucid.server.request_records import RequestRecords
+
+# In the place of encrypted reasoning, without which some clients send a reasoning item never back
+PLACEHOLDER = "pellucid"
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool, of the arguments that the model wrote."""
+    given = argument_object(arguments).get(INPUT)
+    return given if isinstance(given, str) else arguments
 
 
 class ResponseObject:
@@ -23,6 +36,8 @@ class ResponseObject:
         model: the name by which the client called the model.
         form: how the answer is read.
         records: where an earlier response is looked for, to compare its prompt with.
+        tools: what the client calls its tools, by the names that the model uses.
+        kept: gets the items.
 
     Attributes:
         blocks: of the deltas that were read; each block is an item.
@@ -36,10 +51,14 @@ class ResponseObject:
         model: str,
         form: AnswerForm,
         records: RequestRecords,
+        tools: Mapping[str, CalledTool],
+        kept: KeptItems,
     ) -> None:
         self.blocks = form.blocks(generation)
         self._generation = generation
         self._records = records
+        self._tools = tools
+        self._kept = kept
         self._body = body
         self._model = model
         self._params = generation.request.params
@@ -70,6 +89,8 @@ class ResponseObject:
         elif finish_reason == "abort":
             response["status"] = "cancelled"
         response["output"] = [self.item(block, "completed") for block in self.blocks.blocks]
+        if self._body.store is not False:
+            self._kept.keep(self._generation.call.caller.name, response["output"])
         response["completed_at"] = int(time.time())
         options = self._body.prompt_cache_options
         if options is not None and options.comparison_response_id is not None:
@@ -108,7 +129,10 @@ class ResponseObject:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": {"effort": body.effort, "summary": None},
+            "reasoning": {
+                "effort": body.effort,
+                "summary": body.reasoning.summary if body.reasoning is not None else None,
+            },
             "service_tier": "default",
             "store": False,
             "temperature": self._params.temperature,
@@ -125,23 +149,18 @@ class ResponseObject:
         """The item of a block; with its text if it is completed."""
         text = block.text if status == "completed" else ""
         if block.kind is BlockKind.CALL:
-            return {
-                "id": self.item_id(block),
-                "type": "function_call",
-                "status": status,
-                "call_id": block.call_id,
-                "name": block.name,
-                "arguments": text,
-            }
+            return self._call_item(block, status, text)
         content = [self.content(block, text)] if status == "completed" else []
         if block.kind is BlockKind.REASONING:
-            return {
+            is_summary = self._body.wants_summary
+            item = {
                 "id": self.item_id(block),
                 "type": "reasoning",
                 "status": status,
-                "summary": [],
-                "content": content,
+                "summary": content if is_summary else [],
+                "content": [] if is_summary else content,
             }
+            return item | ({"encrypted_content": PLACEHOLDER} if self._body.wants_encrypted else {})
         return {
             "id": self.item_id(block),
             "type": "message",
@@ -153,16 +172,37 @@ class ResponseObject:
     def content(self, block: Block, text: str) -> dict[str, Any]:
         """The content part of an item of text or reasoning."""
         if block.kind is BlockKind.REASONING:
-            return {"type": "reasoning_text", "text": text}
+            kind = "summary_text" if self._body.wants_summary else "reasoning_text"
+            return {"type": kind, "text": text}
         logprobs: Sequence[TokenLogprob] = ()
         if text and self._logprobs is not None:
             logprobs = self._logprobs.of_block[block.index]
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
+    def called(self, block: Block) -> CalledTool:
+        """The tool that a call's block names."""
+        return self._tools.get(block.name or "", CalledTool(block.name or ""))
+
+    def _call_item(self, block: Block, status: str, text: str) -> dict[str, Any]:
+        called = self.called(block)
+        named = {"call_id": block.call_id, "name": called.name}
+        if called.namespace is not None:
+            named["namespace"] = called.namespace
+        item = {"id": self.item_id(block), "status": status, **named}
+        if called.is_custom:
+            return {**item, "type": "custom_tool_call", "input": custom_input(text)}
+        return {**item, "type": "function_call", "arguments": text}
+
+    def events_of(self, block: Block) -> ItemEvents:
+        """The events by which a stream brings the item of a block."""
+        if block.kind is BlockKind.TEXT:
+            return ItemEvents.TEXT
+        if block.kind is BlockKind.REASONING:
+            return ItemEvents.SUMMARY if self._body.wants_summary else ItemEvents.REASONING
+        return ItemEvents.INPUT if self.called(block).is_custom else ItemEvents.ARGUMENTS
+
     def item_id(self, block: Block) -> str:
-        prefix = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}[
-            block.kind
-        ]
+        prefix = self.events_of(block).value.item_prefix
         return f"{prefix}_{self._generation.id}_{block.index}"
 
 

@@ -3,7 +3,10 @@
 https://platform.openai.com/docs/api-reference/responses
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
@@ -20,13 +23,17 @@ from pellucid.server.protocols.answer_rules import (
 from pellucid.server.protocols.answers import AnswerForm
 from pellucid.server.protocols.openai_responses_api.event_writer import EventWriter
 from pellucid.server.protocols.openai_responses_api.fields import (
+    ENCRYPTED,
     INPUT_TOKENS_FIELDS,
     LOGPROBS,
     RESPONSES_FIELDS,
+    ConversationFields,
     ResponsesBody,
 )
-from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
+from pellucid.server.protocols.openai_responses_api.input_items import Conversation, conversation_of
+from pellucid.server.protocols.openai_responses_api.kept_items import KeptItems
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
+from pellucid.server.protocols.openai_responses_api.tools import CalledTool, flat_name
 from pellucid.server.protocols.reasoning import effort_budget, with_budget
 from pellucid.server.protocols.sampling import warn_of_room, with_given
 from pellucid.server.serving import Serving
@@ -38,15 +45,16 @@ class Responses:
     """The handlers of the routes."""
 
     serving: Serving
+    kept: KeptItems = field(default_factory=KeptItems)
 
     async def create(self, call: Call) -> Reply | StreamedReply:
-        """An answer to items. The server keeps none: a client sends the whole conversation."""
+        """An answer to items. A client sends the whole conversation, in which it may refer to recent items."""
         service = self.serving.service
-        body, name, request, form = await service.read(call, self._read)
+        body, name, request, form, tools = await service.read(call, self._read)
         generation = await service.start(request, call)
-        field = None if body.max_output_tokens is None else "max_output_tokens"
-        warn_of_room(generation, field, self.serving.model.max_model_len)
-        response = ResponseObject(generation, body, name, form, service.records)
+        limit = None if body.max_output_tokens is None else "max_output_tokens"
+        warn_of_room(generation, limit, self.serving.model.max_model_len)
+        response = ResponseObject(generation, body, name, form, service.records, tools, self.kept)
         if body.stream:
             return CompletionsReply(generation, EventWriter(response))
         (output,) = await generation.finish()
@@ -58,7 +66,9 @@ class Responses:
         num_tokens = await self.serving.service.count_tokens(call, conversation)
         return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
 
-    def _read(self, call: Call) -> tuple[ResponsesBody, str, GenerationRequest, AnswerForm]:
+    def _read(
+        self, call: Call
+    ) -> tuple[ResponsesBody, str, GenerationRequest, AnswerForm, Mapping[str, CalledTool]]:
         body = RESPONSES_FIELDS.decode(call.body, call.warnings)
         if body.truncation not in (None, "disabled"):
             raise refused(
@@ -67,14 +77,15 @@ class Responses:
             )
         body.check_repeated()
         for included in body.include or ():
-            if included != LOGPROBS:
+            if included not in (LOGPROBS, ENCRYPTED):
                 call.warnings.append(f"include: {included[:64]!r} has no effect")
         if body.top_logprobs and not body.wants_logprobs:
             call.warnings.append(f"top_logprobs: has no effect: include has no {LOGPROBS!r}")
         model = self.serving.model
         name = model.check_name(body.model)
-        conversation = conversation_of(body, model.tokenizer, call.warnings)
-        choice = openai_tool_choice(body.tool_choice, body.parallel_tool_calls)
+        read = self._conversation(body, call)
+        conversation = read.prompt
+        choice = openai_tool_choice(_flat_choice(body.tool_choice), body.parallel_tool_calls)
         rule = answer_rule(
             openai_format_rule(body.text_format, "text.format"),
             choice,
@@ -92,13 +103,24 @@ class Responses:
             rule_field=form.rule_field,
         )
         body.input = []  # not kept for as long as the reply takes
-        return body, name, request, form
+        return body, name, request, form, read.tools
 
     def _read_count(self, call: Call) -> ChatPrompt:
         body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
-        model = self.serving.model
-        model.check_name(body.model)
-        return conversation_of(body, model.tokenizer, call.warnings)
+        self.serving.model.check_name(body.model)
+        return self._conversation(body, call).prompt
+
+    def _conversation(self, body: ConversationFields, call: Call) -> Conversation:
+        find = partial(self.kept.find, call.caller.name)
+        return conversation_of(body, self.serving.model.tokenizer, call.warnings, find)
+
+
+def _flat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """A choice of a tool by the name that the model uses, whatever its type."""
+    if isinstance(choice, dict) and choice.get("type") in ("custom", "function"):
+        name = flat_name(choice.get("name"), choice.get("namespace"))
+        return {"type": "function", "name": name}
+    return choice
 
 
 def _sampling_params(body: ResponsesBody, defaults: SamplingParams) -> SamplingParams:
