@@ -175,7 +175,7 @@ def test_a_second_turn_with_the_tools_results(client: openai.OpenAI, server: Run
     messages = [*QUESTION, message.model_dump(exclude_none=True, exclude={"reasoning"}), *results]
     assert client.chat.completions.create(**COMMON, messages=messages, tools=TOOLS).choices
     text = server.post("/apply-template", {"messages": messages, "tools": TOOLS}).json["prompt"]
-    assert '<tool_call>{"name": "weather", "arguments": {"city": "Lima", "days": 2}}' in text
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Lima", "days": 2}}' in text
     assert text.count("<|tool|>sunny") == 2
 
 
