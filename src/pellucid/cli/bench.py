@@ -7,7 +7,7 @@ import typer
 
 from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.image_path import Plot, check_image_path
-from pellucid.cli.output.summary import expert_facts, memory_facts
+from pellucid.cli.output.summary import expert_facts, memory_facts, thread_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
@@ -129,6 +129,8 @@ def bench(
         print_json(bench_objects(measurements, config, machine))
     else:
         print_bench(bench_model.name, measurements, config, machine)
+    if (use := bench_model.backend.thread_use) is not None and use.num_threads < use.most:
+        note(thread_facts(use.num_threads, use.most))
     if (reads := bench_model.backend.weights.expert_reads) is not None:
         note(expert_facts(reads.size, reads.read, reads.found))
     if plot is not None and measurements:

@@ -82,9 +82,7 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
         facts.append(_speculation(drafts))
     if (use := engine.model.backend.thread_use) is not None and use.num_threads < use.most:
-        facts.append(
-            f"{use.num_threads} of {counted(use.most, 'thread')}: other programs use the cores"
-        )
+        facts.append(thread_facts(use.num_threads, use.most))
     if (reads := engine.model.backend.weights.expert_reads) is not None:
         facts.append(expert_facts(reads.size, reads.read, reads.found))
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
@@ -94,6 +92,11 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     if isinstance(params, BeamSearchParams):
         return [*facts, _beam_search(output, params)]
     return [*facts, sampling(params, output.seed)]
+
+
+def thread_facts(num_threads: int, most: int) -> str:
+    """Steps have fewer threads than they can have."""
+    return f"{num_threads} of {counted(most, 'thread')}: other programs use the cores"
 
 
 def expert_facts(size: int, read: int, found: int) -> str:
