@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
-from pellucid.loading.gguf_vocabulary import GgufTokenizerFacts, read_gguf_tokenizer_facts
+from pellucid.loading.gguf_tokenizer_facts import GgufTokenizerFacts, read_gguf_tokenizer_facts
 from pellucid.text.tokenizer import Tokenizer as OurTokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -391,6 +391,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("eos_token_id", NOTHING, " is missing: it is required: it ends an answer"),
     ("eos_token_id", "1", '="1": must be a whole number from 0 to 2147483647'),
     ("eos_token_id", 1.0, "=1.0: must be a whole number from 0 to 2147483647"),
+    ("eos_token_id", -1.0, "=-1.0: must be a whole number from 0 to 2147483647"),
     ("eos_token_id", [1], r"=\[1\]: must be a whole number from 0 to 2147483647"),
     ("eos_token_id", NUM, f"={NUM}: there are {NUM} tokens"),
     ("eot_token_id", NUM, f"={NUM}: there are {NUM} tokens"),
@@ -404,6 +405,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("add_sep_token", "x", '="x": must be true or false'),
     ("add_space_prefix", 0, "=0: must be true or false"),
     ("remove_extra_whitespaces", True, "=true: is not supported: give the original model's"),
+    ("normalizer.lowercase", True, "=true: is not supported: give the original model's"),
     ("precompiled_charsmap", [1, 2], r"=\[1, 2\]: is not supported: give the original model's"),
     ("eos_token", 1, "=1: is not known: an unknown key may change tokens"),
 ]
@@ -500,7 +502,10 @@ def test_rows_without_a_token_may_have_the_same_text() -> None:
         ({"pre": "martian"}, 'pre="martian": is no known splitting of words'),
         ({"model": "klingon"}, 'model="klingon": there is no such kind'),
         ({"model": "bert"}, 'model="bert": WordPiece belongs to models that embed text'),
-        ({"model": "t5"}, 'model="t5": SentencePiece\'s Unigram belongs to encoders with decoders'),
+        (
+            {"model": "t5", "precompiled_charsmap": [1, 2]},
+            'model="t5": SentencePiece\'s Unigram belongs to encoders with decoders',
+        ),
         ({"model": "rwkv"}, 'model="rwkv": it belongs to RWKV'),
         ({"model": "plamo2"}, 'model="plamo2": it belongs to PLaMo 2'),
         ({"model": "no_vocab"}, 'model="no_vocab": the file has no tokenizer'),
@@ -517,7 +522,8 @@ def test_what_is_refused_says_why_and_the_way_out(given: dict[str, Any], sentenc
         read(metadata)
 
 
-def test_a_file_without_a_tokenizer() -> None:
-    found = facts({"tokenizer.ggml.model": "none"})
+@pytest.mark.parametrize("metadata", [{}, {"tokenizer.ggml.model": "none"}])
+def test_a_file_without_a_tokenizer(metadata: dict[str, Any]) -> None:
+    found = facts(metadata)
     assert (found.num_tokens, found.end_tokens) == (0, {})
     assert "the file has no tokenizer: give the original model's" in str(found.refusal)

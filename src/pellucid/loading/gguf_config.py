@@ -9,7 +9,7 @@ import numpy as np
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
-from pellucid.loading.gguf_vocabulary import read_end_token_ids
+from pellucid.loading.gguf_tokenizer_keys import read_end_token_ids
 from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames

@@ -14,7 +14,7 @@ from pellucid.loading.gguf_config import (
     read_gguf_sampling_params,
 )
 from pellucid.loading.gguf_tensors import GgufTensors
-from pellucid.loading.gguf_vocabulary import find_tokenizer_refusal
+from pellucid.loading.gguf_tokenizer_facts import find_tokenizer_refusal
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.models.registry import find_gguf_family

@@ -21,17 +21,15 @@ from tokenizers import (
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_splittings import Splitting
-from pellucid.loading.gguf_vocabulary import (
+from pellucid.loading.gguf_tokenizer_facts import (
     MERGED,
-    MERGES,
     SCORED,
-    SCORES,
-    TOKENS,
     GgufTokenizerFacts,
-    TokenType,
-    Vocabulary,
-    tokenizer_facts,
+    facts_of,
+    find_tokenizer_refusal,
 )
+from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
+from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.parameter_checks import MAX_SHOWN, shown
 
@@ -52,10 +50,10 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
     Raises:
         ValueError: a key is missing or has a value that we do not support.
     """
+    if (refusal := find_tokenizer_refusal(metadata)) is not None:
+        raise ValueError(refusal)
     vocabulary = Vocabulary(metadata)
-    facts = tokenizer_facts(metadata, vocabulary)
-    if facts.refusal is not None:
-        raise ValueError(facts.refusal)
+    facts = facts_of(metadata, vocabulary)
     try:
         if facts.splitting is not None:
             hf_tokenizer = _byte_level_bpe(metadata, vocabulary, facts.splitting)
@@ -174,7 +172,7 @@ def _sentencepiece_bpe(
     )
     replace = normalizers.Replace(" ", _SPACE)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if metadata.boolean("tokenizer.ggml.add_space_prefix", _begins_with_space(metadata, facts)):
+    if metadata.boolean(f"{PREFIX}add_space_prefix", _begins_with_space(metadata, facts)):
         hf_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
         hf_tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     else:
