@@ -82,12 +82,13 @@ def _end_tokens(of_config: tuple[int, ...], tokens: _Tokens) -> tuple[EndToken, 
 
 def _read_gguf(metadata: JsonObject) -> _Tokens:
     # Imported here: a directory needs none of it.
-    from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary, tokenizer_facts
+    from pellucid.loading.gguf_tokenizer_facts import facts_of, find_tokenizer_refusal
+    from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
 
+    if (refusal := find_tokenizer_refusal(metadata)) is not None:
+        raise ValueError(refusal)
     vocabulary = Vocabulary(metadata)
-    facts = tokenizer_facts(metadata, vocabulary)
-    if facts.refusal is not None:
-        raise ValueError(facts.refusal)
+    facts = facts_of(metadata, vocabulary)
     keys = [key for key in metadata.values if _GGUF_END_KEY.fullmatch(key)]
     ordinary = (TokenType.NORMAL, TokenType.UNUSED, TokenType.BYTE)
     added = {
