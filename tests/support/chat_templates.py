@@ -116,6 +116,35 @@ MISTRAL = r"""{%- if messages[0]["role"] == "system" %}
     {%- else %}{{- raise_exception("Only user, assistant and tool roles are supported!") }}{%- endif %}
 {%- endfor %}"""
 
+# The system prompt at the beginning alone, turns must alternate, ids of calls have nine characters (Mistral Small 3.1)
+MISTRAL_SMALL = r"""{{- bos_token }}
+{%- if messages[0].role == "system" %}
+    {%- set loop_messages = messages[1:] %}{{- "[SYSTEM_PROMPT]" + messages[0].content + "[/SYSTEM_PROMPT]" }}
+{%- else %}{%- set loop_messages = messages %}{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+{%- for message in loop_messages if message.role != "tool" and not message.tool_calls %}
+    {%- if (message.role == "user") != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("After the optional system message, conversation roles must alternate user/assistant") }}
+    {%- endif %}
+{%- endfor %}
+{%- for message in loop_messages %}
+    {%- if message.role == "user" %}
+        {%- if tools and message == user_messages[-1] %}{{- "[AVAILABLE_TOOLS] " + tools | tojson + "[/AVAILABLE_TOOLS]" }}{%- endif %}
+        {{- "[INST]" + message.content + "[/INST]" }}
+    {%- elif message.tool_calls %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for call in message.tool_calls %}
+            {%- if call.id is not defined or call.id | length != 9 %}
+                {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+            {%- endif %}
+            {{- (call.function | tojson)[:-1] + ', "id": "' + call.id + '"}' + (", " if not loop.last else "]" + eos_token) }}
+        {%- endfor %}
+    {%- elif message.role == "assistant" %}{{- message.content + eos_token }}
+    {%- elif message.role == "tool" %}
+        {{- '[TOOL_RESULTS] {"content": ' + message.content | string + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}{{- raise_exception("Only user, assistant and tool roles are supported!") }}{%- endif %}
+{%- endfor %}"""
+
 # Parts of content, no tools, the system prompt in the first turn (Gemma 3)
 GEMMA = r"""{{ bos_token }}
 {%- if messages[0]['role'] == 'system' -%}
@@ -283,6 +312,7 @@ FAMILIES = {
     "qwen3.5": QWEN35,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "mistral small": MISTRAL_SMALL,
     "gemma": GEMMA,
     "gemma4": GEMMA4,
     "harmony": HARMONY,

@@ -70,18 +70,21 @@ class ScriptedDecoder(CompiledDecoder):
         return StepLogits(self.forward(batch, kv_cache))
 
 
-def scripted_engine(text: str, context_length: int = 2048, **knobs: Any) -> LLMEngine:
+def scripted_engine(
+    text: str, context_length: int = 2048, chat_template: str = HERMES_TEMPLATE, **knobs: Any
+) -> LLMEngine:
     """An engine that answers every conversation with a text, in the tokens of the bundled model.
 
     Args:
         text: the answer.
         context_length: of the model.
+        chat_template: of the model.
         knobs: fields of `EngineConfig`.
     """
     model: LoadedModel = bundled_model()
     files = read_tokenizer_files(BUNDLED_MODEL)
     vocab_size = model.config.vocab_size
-    tokenizer = Tokenizer(files.hf_tokenizer, vocab_size, files.special_tokens, HERMES_TEMPLATE)
+    tokenizer = Tokenizer(files.hf_tokenizer, vocab_size, files.special_tokens, chat_template)
     (end_of_turn,) = tokenizer.encode("<|end_of_turn|>", add_special_tokens=False)
     script = [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
     decoder = ScriptedDecoder(script, vocab_size)

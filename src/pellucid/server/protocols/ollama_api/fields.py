@@ -4,7 +4,14 @@ from typing import Any
 
 import msgspec
 
-from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.fields import (
+    FieldTable,
+    Treatment,
+    honoured,
+    neutral_at,
+    not_served,
+    without_effect,
+)
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -102,13 +109,11 @@ OPTION_FIELDS = FieldTable(
             embedding_only="the whole model is loaded",
             repeat_last_n="penalties look at prompt and answer as a whole",
             penalize_newline="penalties treat all tokens alike",
+            mirostat_eta="a part of mirostat",
+            mirostat_tau="a part of mirostat",
         ),
-        *not_served(
-            mirostat="use temperature, top_p, min_p or typical_p",
-            mirostat_eta="use temperature, top_p, min_p or typical_p",
-            mirostat_tau="use temperature, top_p, min_p or typical_p",
-            tfs_z="use typical_p",
-        ),
+        *neutral_at(0, mirostat="use temperature, top_p, min_p or typical_p"),
+        *neutral_at(1, tfs_z="use typical_p"),
     ),
     Treatment.WITHOUT_EFFECT,
 )
