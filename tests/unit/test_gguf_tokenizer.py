@@ -388,7 +388,6 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("token_type", [1.0] * NUM, rf"=\[1\.0, .*: must hold a whole number for each of the {NUM}"),
     ("merges", NOTHING, " is missing: must be a list of strings"),
     ("merges", [1], r"=\[1\]: must be a list of strings"),
-    ("eos_token_id", NOTHING, " is missing: it is required: it ends an answer"),
     ("eos_token_id", "1", '="1": must be a whole number from 0 to 2147483647'),
     ("eos_token_id", 1.0, "=1.0: must be a whole number from 0 to 2147483647"),
     ("eos_token_id", -1.0, "=-1.0: must be a whole number from 0 to 2147483647"),
@@ -419,6 +418,23 @@ def test_bad_values_are_named(key: str, value: Any, message: str) -> None:
         metadata[f"tokenizer.ggml.{key}"] = value
     with pytest.raises(ValueError, match=rf"^x\.gguf: tokenizer\.ggml\.{key}{message}"):
         read(metadata)
+
+
+def test_a_file_with_conversations_says_what_ends_an_answer() -> None:
+    metadata = byte_level_metadata("gpt-2")
+    del metadata["tokenizer.ggml.eos_token_id"]
+    assert facts(metadata).end_tokens == {}
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.ggml\.eos_token_id is missing: it is required"
+    ):
+        facts(metadata | {"tokenizer.chat_template": "{{ messages }}"})
+
+
+def test_tokens_without_roles_need_no_types() -> None:
+    names = ("model", "pre", "tokens", "merges")
+    metadata = byte_level_metadata("gpt-2")
+    plain = {key: metadata[key] for key in (f"tokenizer.ggml.{name}" for name in names)}
+    assert read(plain).hf_tokenizer.encode("the").ids == GPT2.hf_tokenizer.encode("the").ids[1:]
 
 
 @pytest.mark.parametrize("key", sorted(byte_level_metadata("gpt-2")))

@@ -93,9 +93,9 @@ def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts
     kind = MERGED if pre in _MERGED_PRES and model in (BYTE_LEVEL, SCORED) else model
     splitting = SPLITTINGS.get(pre or "") if kind == BYTE_LEVEL else None
     adds_bos = model != BYTE_LEVEL if splitting is None else splitting.adds_bos
-    if not {EOS_TOKEN_ID, EOS_TOKEN_IDS} & metadata.values.keys():
-        raise metadata.error(EOS_TOKEN_ID, "it is required: it ends an answer")
     template, tool_template = read_chat_templates(metadata)
+    if template is not None and not {EOS_TOKEN_ID, EOS_TOKEN_IDS} & metadata.values.keys():
+        raise metadata.error(EOS_TOKEN_ID, "it is required: it ends the answers of a conversation")
     return GgufTokenizerFacts(
         kind,
         pre,

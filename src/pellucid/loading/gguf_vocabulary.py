@@ -58,7 +58,7 @@ class Vocabulary:
         self.tokens = metadata.optional_strings(TOKENS) or ()
         if not self.tokens:
             raise metadata.error(TOKENS, "must be a list of strings")
-        self.types = self.numbers(TOKEN_TYPE, (int,))
+        self.types = self._read_types()
         if unknown := set(self.types).difference(TokenType):
             raise ValueError(
                 f"{metadata.path}: {TOKEN_TYPE} holds {min(unknown)}: supported are "
@@ -66,6 +66,14 @@ class Vocabulary:
             )
         if len(set(self.tokens)) < len(self.tokens):
             assert self.ids  # it checks which texts stand twice
+
+    def _read_types(self) -> Sequence[int]:
+        keys = self._metadata.values.keys()
+        if TOKEN_TYPE in keys or any(
+            f"{PREFIX}{role}_token_id" in keys for role in _ROLES.values()
+        ):
+            return self.numbers(TOKEN_TYPE, (int,))
+        return [TokenType.NORMAL] * len(self.tokens)  # no token is special
 
     @cached_property
     def ids(self) -> dict[str, int]:
