@@ -39,11 +39,13 @@ class JsonObject:
 
     def without(self, *keys: str) -> "JsonObject":
         """The same object without some keys, and without their defaults."""
-        values, defaults = (
-            {key: value for key, value in mapping.items() if key not in keys}
-            for mapping in (self.values, self.defaults)
+        return replace(
+            self, values=_without(self.values, keys), defaults=_without(self.defaults, keys)
         )
-        return replace(self, values=values, defaults=defaults)
+
+    def without_values(self, *keys: str) -> "JsonObject":
+        """The same object, in which some keys are missing."""
+        return replace(self, values=_without(self.values, keys))
 
     def error(self, key: str, allowed: str) -> ValueError:
         """The error for `key`, to be raised."""
@@ -54,6 +56,10 @@ class JsonObject:
         else:
             got = " is missing"
         return ValueError(f"{self.path}: {self._dotted(key)}{got}: {allowed}")
+
+    def get(self, key: str) -> Any:
+        """The value of a key, unchecked; None where it is missing and stands for nothing."""
+        return self.values.get(key, self.defaults.get(key))
 
     def integer(
         self, key: str, default: int = _REQUIRED, *, minimum: int = 1, maximum: int = MAX_INTEGER
@@ -106,7 +112,7 @@ class JsonObject:
             raise self.error(key, f"must be a list of {length} times 0 or 1")
         return tuple(map(bool, values))
 
-    def boolean(self, key: str, default: bool) -> bool:
+    def boolean(self, key: str, default: bool = _REQUIRED) -> bool:
         """true or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
@@ -130,9 +136,9 @@ class JsonObject:
             raise self.error(key, "must be a list of strings")
         return tuple(value)
 
-    def token_ids(self, key: str, default: int | None = None) -> tuple[int, ...]:
+    def token_ids(self, key: str) -> tuple[int, ...]:
         """A token id, a list of them, or null for none."""
-        value = self._value(key, default)
+        value = self._value(key, None)
         items = [] if value is None else value if isinstance(value, list) else [value]
         if len(items) > _MAX_TOKEN_IDS or not all(
             _is_integer(item) and 0 <= item <= MAX_INTEGER for item in items
@@ -159,6 +165,10 @@ class JsonObject:
 
     def _dotted(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key
+
+
+def _without(values: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _shown(value: Any) -> str:

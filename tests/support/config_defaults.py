@@ -44,8 +44,9 @@ def _defaults_of(model_type: str) -> dict[str, Any]:
         for each in dataclasses.fields(config)
         if each.name not in _BASE | _NOTES and each.default is not dataclasses.MISSING
     }
-    # Classes fill in the rotation when they are constructed.
+    # Classes fill in the rotation, and GLM its end tokens, when they are constructed.
     defaults.pop("rope_parameters", None)
+    defaults["eos_token_id"] = vars(config).get("eos_token_id")
     return defaults | _rope_defaults(getattr(config, "rope_parameters", None) or {})
 
 

@@ -1,5 +1,4 @@
-"""Reads the keys of config.json that families share. A missing key gets the default of transformers' configuration
-of the family, except for sizes, which have no default: a guess would only be wrong later."""
+"""Reads the keys of config.json that families share. What a missing key stands for is in config_defaults.json."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -47,14 +46,8 @@ def one_window(window: int | None) -> WindowsReader:
 def llama_like(
     config: JsonObject,
     *,
-    max_position: int,
-    num_kv_heads: int | None = None,
-    head_dim: int | None = None,
-    norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6),
-    activation: tuple[str, str] = ("hidden_act", "silu"),
-    bos_token_id: int | None = 1,
-    eos_token_id: int | None = 2,
-    tie_word_embeddings: bool = False,
+    norm_eps: str = "rms_norm_eps",
+    activation: str = "hidden_act",
     windows: WindowsReader | None = None,
     ropes: RopesReader = same_rope,
     attention: Mapping[str, Any] = _NOTHING_MORE,
@@ -64,14 +57,8 @@ def llama_like(
 
     Args:
         config: config.json.
-        max_position: positions where config.json does not say, as the next seven.
-        num_kv_heads: None is one per query head.
-        head_dim: None is an even share of the hidden size.
-        norm_eps: the key that says it, and the number where that is missing.
-        activation: the key that names it, and the name where that is missing.
-        bos_token_id: None is none.
-        eos_token_id: None is none.
-        tie_word_embeddings: whether the head is the embedding.
+        norm_eps: the key that says it.
+        activation: the key that names it.
         windows: reads each layer's window; None: there are none.
         ropes: reads the rotation of each layer.
         attention: further fields of `AttentionConfig`.
@@ -80,18 +67,18 @@ def llama_like(
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    num_kv_heads = config.optional_integer("num_key_value_heads", num_kv_heads) or num_heads
+    num_kv_heads = config.optional_integer("num_key_value_heads") or num_heads
     if num_heads % num_kv_heads:
         raise config.error("num_key_value_heads", f"must divide num_attention_heads={num_heads}")
-    head_dim = config.optional_integer("head_dim", head_dim)
+    head_dim = config.optional_integer("head_dim")
     if head_dim is None:
         head_dim = even_share(config, "hidden_size", hidden_size, num_heads)
-    max_position = config.integer("max_position_embeddings", max_position)
+    max_position = config.integer("max_position_embeddings")
     layer_windows = (windows or one_window(None))(config, num_layers)
     layer_ropes = ropes(config, head_dim, max_position, layer_windows)
     fields: dict[str, Any] = {"scale": head_dim**-0.5, **attention}
     mlp = MLPConfig(
-        config.integer("intermediate_size"), read_activation(config, *activation), bias=mlp_bias
+        config.integer("intermediate_size"), read_activation(config, activation), bias=mlp_bias
     )
     layers = tuple(
         LayerConfig(
@@ -106,10 +93,10 @@ def llama_like(
         hidden_size=hidden_size,
         layers=layers,
         max_position_embeddings=max_position,
-        norm_eps=config.number(*norm_eps),
-        tie_word_embeddings=config.boolean("tie_word_embeddings", tie_word_embeddings),
-        bos_token_id=read_bos_token_id(config, bos_token_id),
-        eos_token_ids=config.token_ids("eos_token_id", eos_token_id),
+        norm_eps=config.number(norm_eps),
+        tie_word_embeddings=config.boolean("tie_word_embeddings"),
+        bos_token_id=read_bos_token_id(config),
+        eos_token_ids=config.token_ids("eos_token_id"),
     )
 
 
@@ -120,25 +107,25 @@ def even_share(config: JsonObject, key: str, size: int, num_heads: int) -> int:
     return size // num_heads
 
 
-def read_activation(config: JsonObject, key: str, default: str) -> Activation:
-    """The activation that `key` names."""
-    name = config.string(key, default)
+def read_activation(config: JsonObject, key: str) -> Activation:
+    """The activation that `key` names; SiLU where a family has no such key."""
+    name = config.string(key, "silu")
     if name not in _ACTIVATIONS:
         raise config.error(key, f"supported are {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
-def read_bos_token_id(config: JsonObject, default: int | None) -> int | None:
+def read_bos_token_id(config: JsonObject) -> int | None:
     """The one token that begins a text."""
-    token_ids = config.token_ids("bos_token_id", default)
+    token_ids = config.token_ids("bos_token_id")
     if len(token_ids) > 1:
         raise config.error("bos_token_id", "must be one token id or null")
     return token_ids[0] if token_ids else None
 
 
-def attention_biases(config: JsonObject, default: bool = False) -> dict[str, bool]:
+def attention_biases(config: JsonObject) -> dict[str, bool]:
     """`attention_bias` as fields of `AttentionConfig`: of q, k, v and of the output."""
-    bias = config.boolean("attention_bias", default)
+    bias = config.boolean("attention_bias")
     return {"qkv_bias": bias, "o_bias": bias}
 
 

@@ -1,26 +1,19 @@
 """ERNIE 4.5 (dense): Llama whose rope rotates pairs of neighbouring dimensions instead of pairs of the two halves."""
 
-from functools import partial
 from typing import Any
 
 from pellucid.json_object import JsonObject
 from pellucid.model_config import ModelConfig
-from pellucid.models.config_json import llama_like, same_rope
+from pellucid.models.config_json import llama_like
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
-    bias = config.boolean("use_bias", False)
+    bias = config.boolean("use_bias")
     return llama_like(
         config,
-        max_position=131_072,
-        num_kv_heads=2,
-        head_dim=128,
-        norm_eps=("rms_norm_eps", 1e-5),
-        tie_word_embeddings=True,
-        ropes=partial(same_rope, default_theta=5e5),
         attention={"qkv_bias": bias, "o_bias": bias},
         mlp_bias=bias,
     )

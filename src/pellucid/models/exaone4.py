@@ -28,11 +28,6 @@ from pellucid.models.rope_config import FULL, every_nth_full, read_rope
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=2048,
-        num_kv_heads=32,
-        norm_eps=("rms_norm_eps", 1e-5),
-        bos_token_id=0,
-        eos_token_id=2,
         windows=_windows,
         ropes=_ropes,
         attention={"qk_norm": "head"},
@@ -40,10 +35,10 @@ def _read_config(config: JsonObject) -> ModelConfig:
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
+    window = config.optional_integer("sliding_window")
     if window is None or config.values.get("layer_types") is not None:
         return mixed_windows(config, window, [FULL] * num_layers)
-    period = config.integer("sliding_window_pattern", 4)
+    period = config.integer("sliding_window_pattern")
     return mixed_windows(config, window, every_nth_full(num_layers, period))
 
 
@@ -51,7 +46,7 @@ def _ropes(
     config: JsonObject, head_dim: int, max_position: int, windows: Windows
 ) -> Sequence[RopeConfig | None]:
     rope = read_rope(config, head_dim, max_position)
-    if config.optional_integer("sliding_window", 4096) is None:
+    if config.optional_integer("sliding_window") is None:
         return [rope] * len(windows)
     return [rope if window is not None else None for window in windows]
 

@@ -95,13 +95,7 @@ def _read_gemma(config: JsonObject) -> ModelConfig:
         config = config.with_values(hidden_act="gelu_pytorch_tanh")
     model = llama_like(
         config,
-        max_position=8192,
-        num_kv_heads=16,
-        head_dim=256,
-        activation=("hidden_act", "gelu_pytorch_tanh"),
-        bos_token_id=2,
-        eos_token_id=1,
-        tie_word_embeddings=True,
+        activation="hidden_act",
         attention=attention_biases(config),
     )
     return replace(model, embedding_scale=math.sqrt(model.hidden_size))
@@ -110,58 +104,46 @@ def _read_gemma(config: JsonObject) -> ModelConfig:
 def _read_gemma2(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
-        max_position=8192,
         windows=_gemma2_windows,
         ropes=same_rope,
-        attention={"softcap": config.optional_number("attn_logit_softcapping", 50.0)},
-        default_logits_softcap=30.0,
+        attention={"softcap": config.optional_number("attn_logit_softcapping")},
     )
 
 
 def _read_gemma3(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
-        max_position=131_072,
         windows=_gemma3_windows,
         ropes=_gemma3_ropes,
         attention={
             "softcap": config.optional_number("attn_logit_softcapping"),
             "qk_norm": "head",
         },
-        default_logits_softcap=None,
     )
 
 
 def _gemma(
     config: JsonObject,
     *,
-    max_position: int,
     windows: WindowsReader,
     ropes: RopesReader,
     attention: Mapping[str, Any],
-    default_logits_softcap: float | None,
 ) -> ModelConfig:
     _check_causal(config)
     model = llama_like(
         config,
-        max_position=max_position,
-        num_kv_heads=4,
-        head_dim=256,
-        activation=("hidden_activation", "gelu_pytorch_tanh"),
-        bos_token_id=2,
-        eos_token_id=1,
-        tie_word_embeddings=True,
+        activation="hidden_activation",
         windows=windows,
         ropes=ropes,
         attention={
-            "scale": config.number("query_pre_attn_scalar", 256) ** -0.5,
+            "scale": config.number("query_pre_attn_scalar") ** -0.5,
             **attention_biases(config),
             **attention,
         },
     )
     return replace(
         model,
-        logits_softcap=config.optional_number("final_logit_softcapping", default_logits_softcap),
+        logits_softcap=config.optional_number("final_logit_softcapping"),
         embedding_scale=math.sqrt(model.hidden_size),
     )
 
@@ -175,12 +157,12 @@ def _check_causal(config: JsonObject) -> None:
 
 
 def _gemma2_windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
+    window = config.optional_integer("sliding_window")
     return mixed_windows(config, window, every_nth_full(num_layers, 2))
 
 
 def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
+    window = config.optional_integer("sliding_window")
     period = config.integer("sliding_window_pattern", 6)
     return mixed_windows(config, window, every_nth_full(num_layers, period))
 
@@ -188,7 +170,7 @@ def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
 def _gemma3_ropes(
     config: JsonObject, head_dim: int, max_position: int, windows: Windows
 ) -> Sequence[RopeConfig | None]:
-    full = read_rope(config, head_dim, max_position, layer_type=FULL, default_theta=1e6)
+    full = read_rope(config, head_dim, max_position, layer_type=FULL)
     sliding = read_rope(
         config, head_dim, max_position, layer_type=SLIDING, theta_key="rope_local_base_freq"
     )

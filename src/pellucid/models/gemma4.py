@@ -170,31 +170,17 @@ class Gemma4Decoder:
 # -- config.json -----------------------------------------------------------------------------------
 
 _PERIOD = 6
-_DEFAULT_ROPES = {
-    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
-    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-}
+_LAYER_WIDTH = "hidden_size_per_layer_input"
 
 
-def _read_gemma4(config: JsonObject) -> ModelConfig:
-    return _read(config, max_position=131_072, window=512, embedding_size=256)
-
-
-def _read_unified(config: JsonObject) -> ModelConfig:
-    return _read(config, max_position=262_144, window=1024, embedding_size=0)
-
-
-def _read(config: JsonObject, max_position: int, window: int, embedding_size: int) -> ModelConfig:
-    """The facts; the numbers are those of a config.json that does not say them."""
+def _read_config(config: JsonObject) -> ModelConfig:
     if config.values.get("use_bidirectional_attention") not in (None, "vision"):
         raise config.error(
             "use_bidirectional_attention", 'text must see what is before it: "vision" or null'
         )
-    if config.values.get("rope_parameters") is None:
-        config = config.with_values(rope_parameters=_DEFAULT_ROPES)
 
     def windows(config: JsonObject, num_layers: int) -> Windows:
-        sliding = config.integer("sliding_window", window)
+        sliding = config.integer("sliding_window")
         mixed = mixed_windows(config, sliding, every_nth_full(num_layers, _PERIOD))
         return (*mixed[:-1], None)  # the last layer is full, whatever config.json says
 
@@ -202,19 +188,15 @@ def _read(config: JsonObject, max_position: int, window: int, embedding_size: in
         config: JsonObject, head_dim: int, max_position: int, windows: Windows
     ) -> Sequence[RopeConfig | None]:
         full_head_dim = _full_heads(config, windows)["head_dim"]
-        full = read_rope(config, full_head_dim, max_position, layer_type=FULL, default_theta=1e6)
-        sliding = read_rope(config, head_dim, max_position, layer_type=SLIDING)
+        full = read_rope(config, full_head_dim, max_position, layer_type=FULL)
+        sliding = read_rope(
+            config, head_dim, max_position, layer_type=SLIDING, theta_key="rope_local_base_freq"
+        )
         return [full if window is None else sliding for window in windows]
 
     model = llama_like(
         config,
-        max_position=max_position,
-        num_kv_heads=4,
-        head_dim=256,
-        activation=("hidden_activation", "gelu_pytorch_tanh"),
-        bos_token_id=2,
-        eos_token_id=1,
-        tie_word_embeddings=True,
+        activation="hidden_activation",
         windows=windows,
         ropes=ropes,
         attention={
@@ -224,14 +206,13 @@ def _read(config: JsonObject, max_position: int, window: int, embedding_size: in
             **attention_biases(config),
         },
     )
-    if config.values.get("hidden_size_per_layer_input", embedding_size) is None:
-        embedding_size = 0
-    else:
-        embedding_size = config.integer("hidden_size_per_layer_input", embedding_size, minimum=0)
+    embedding_size = 0
+    if config.get(_LAYER_WIDTH) is not None:
+        embedding_size = config.integer(_LAYER_WIDTH, minimum=0)
     experts = _read_experts(config)
     full_heads = {
         **_full_heads(config, [attention.window for attention in model.attentions]),
-        "values_are_keys": config.boolean("attention_k_eq_v", False),
+        "values_are_keys": config.boolean("attention_k_eq_v"),
     }
     layers = [
         _with_attention(layer, **full_heads) if _is_full(layer) else layer for layer in model.layers
@@ -257,7 +238,7 @@ def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
     own = config.optional_object(key)
     if own is None:
         head_dim, kv_heads = config.integer("global_head_dim", 512), None
-        if config.boolean("attention_k_eq_v", False):
+        if config.boolean("attention_k_eq_v"):
             kv_heads = config.optional_integer("num_global_key_value_heads")
     else:
         full = [str(layer) for layer, window in enumerate(windows) if window is None]
@@ -275,7 +256,7 @@ def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
         first = replace(config.with_values(**overrides), name=f"{key}.{full[0]}")
         head_dim = first.integer("head_dim", 256)
         kv_heads = first.optional_integer("num_key_value_heads")
-    kv_heads = kv_heads or config.integer("num_key_value_heads", 4)
+    kv_heads = kv_heads or config.integer("num_key_value_heads")
     if num_heads % kv_heads:
         raise config.error(
             "num_global_key_value_heads" if own is None else key,
@@ -289,7 +270,7 @@ def _with_shared_kv(config: JsonObject, layers: Sequence[LayerConfig]) -> list[L
     key = "num_kv_shared_layers"
     first_shared = len(layers) - config.integer(key, 0, minimum=0, maximum=len(layers) - 1)
     sources = {_is_full(layer): i for i, layer in enumerate(layers[:first_shared])}
-    factor = 2 if config.boolean("use_double_wide_mlp", False) else 1
+    factor = 2 if config.boolean("use_double_wide_mlp") else 1
     changed = list(layers[:first_shared])
     for layer in layers[first_shared:]:
         if _is_full(layer) not in sources:
@@ -327,7 +308,7 @@ def _read_experts(config: JsonObject) -> ExpertsConfig | None:
         num_experts,
         config.integer("top_k_experts", maximum=num_experts),
         config.integer("moe_intermediate_size"),
-        read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
+        read_activation(config, "hidden_activation"),
         expert_scales=True,
     )
 
@@ -489,7 +470,7 @@ _GGUF_KEYS = frozenset(
 GEMMA4 = Family(
     architectures=("Gemma4ForCausalLM",),
     model_types=("gemma4_text",),
-    read_config=_read_gemma4,
+    read_config=_read_config,
     decoder=Gemma4Decoder,
     weights=_WEIGHTS,
     gguf=GgufFamily("gemma4", _GGUF_KEYS, _gguf_config, variants=APART_GATE_UP),
@@ -499,7 +480,7 @@ GEMMA4 = Family(
 GEMMA4_UNIFIED = Family(
     architectures=("Gemma4UnifiedForCausalLM",),
     model_types=("gemma4_unified_text",),
-    read_config=_read_unified,
+    read_config=_read_config,
     decoder=Gemma4Decoder,
     weights=_WEIGHTS,
 )

@@ -21,14 +21,8 @@ from pellucid.models.llama import LlamaDecoder
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=131_072,
-        num_kv_heads=2,
-        head_dim=128,
-        norm_eps=("rms_norm_eps", 1.5625e-7),
-        bos_token_id=None,
-        eos_token_id=151_329,
-        ropes=partial(same_rope, partial_rotary=0.5),
-        attention={"qkv_bias": config.boolean("attention_bias", True)},
+        ropes=partial(same_rope, partial_rotary=True),
+        attention={"qkv_bias": config.boolean("attention_bias")},
     )
 
 

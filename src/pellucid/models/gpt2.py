@@ -91,14 +91,14 @@ def _read_config(config: JsonObject) -> ModelConfig:
             num_heads,
             num_heads,
             head_dim,
-            scale=head_dim**-0.5 if config.boolean("scale_attn_weights", True) else 1.0,
+            scale=head_dim**-0.5 if config.boolean("scale_attn_weights") else 1.0,
             rope=None,
             qkv_bias=True,
             o_bias=True,
         ),
         MLPConfig(
             config.optional_integer("n_inner") or 4 * hidden_size,
-            read_activation(config, "activation_function", "gelu_new"),
+            read_activation(config, "activation_function"),
             gated=False,
             bias=True,
         ),
@@ -108,11 +108,11 @@ def _read_config(config: JsonObject) -> ModelConfig:
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
         layers=(layer,) * num_layers,
-        max_position_embeddings=config.integer("n_positions", 1024),
-        norm_eps=config.number("layer_norm_epsilon", 1e-5),
-        tie_word_embeddings=config.boolean("tie_word_embeddings", True),
-        bos_token_id=read_bos_token_id(config, 50_256),
-        eos_token_ids=config.token_ids("eos_token_id", 50_256),
+        max_position_embeddings=config.integer("n_positions"),
+        norm_eps=config.number("layer_norm_epsilon"),
+        tie_word_embeddings=config.boolean("tie_word_embeddings"),
+        bos_token_id=read_bos_token_id(config),
+        eos_token_ids=config.token_ids("eos_token_id"),
     )
 
 

@@ -39,18 +39,12 @@ def _read_config(config: JsonObject) -> ModelConfig:
     for key, only in (("swiglu_alpha", _ALPHA), ("swiglu_limit", _LIMIT)):
         if config.number(key, only) != only:
             raise config.error(key, f"supported is {only}")
-    if config.string("hidden_act", "silu") != "silu":
+    if config.string("hidden_act") != "silu":
         raise config.error("hidden_act", "supported is silu")
     model = llama_like(
         config,
-        max_position=131_072,
-        num_kv_heads=8,
-        head_dim=64,
-        norm_eps=("rms_norm_eps", 1e-5),
-        bos_token_id=None,
-        eos_token_id=None,
         windows=_windows,
-        attention={**attention_biases(config, default=True), "has_sinks": True},
+        attention={**attention_biases(config), "has_sinks": True},
     )
     num_experts, num_chosen = read_expert_counts(config, "num_local_experts")
     experts = ExpertsConfig(
@@ -68,7 +62,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 128)
+    window = config.optional_integer("sliding_window")
     return mixed_windows(config, window, _alternating(num_layers))
 
 

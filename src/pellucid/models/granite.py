@@ -50,7 +50,7 @@ def _read_granite_moe(config: JsonObject) -> ModelConfig:
         num_experts,
         num_chosen,
         config.integer("intermediate_size"),
-        read_activation(config, "hidden_act", "silu"),
+        read_activation(config, "hidden_act"),
         router="softmax_chosen",
         normalize=False,
     )
@@ -85,7 +85,6 @@ def _granite(
     """The model with an MLP in all layers. Arguments are those of `llama_like`."""
     model = llama_like(
         config,
-        max_position=2048,
         ropes=ropes,
         attention={
             **attention_biases(config),

@@ -7,14 +7,12 @@ from pellucid.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
-from pellucid.models.rope_config import DEFAULT_THETA, read_rope
+from pellucid.models.rope_config import read_rope
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=2048,
-        norm_eps=("rms_norm_eps", 1e-5),
         ropes=_ropes,
         attention={**attention_biases(config), "qk_norm": "head", "norm_after_rope": True},
     )
@@ -30,7 +28,7 @@ def _ropes(
         # Checkpoints call it dynamic, but it is another base for all lengths.
         if head_dim == 2 or head_dim % 2:  # the base grows by a power of D / (D - 2)
             raise rope.error("alpha", f"needs an even head_dim above 2, not {head_dim}")
-        theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+        theta = rope.number("rope_theta", config.number("rope_theta"))
         alpha = rope.number("alpha")
         if theta <= 1 or alpha < 1:
             raise rope.error("alpha", f"must be at least 1, with rope_theta={theta} above 1")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pellucid.json_object import JsonObject
 from pellucid.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
-from pellucid.models.config_json import RopesReader, llama_like, same_rope
+from pellucid.models.config_json import llama_like
 from pellucid.models.family import (
     LLAMA_WEIGHTS,
     Family,
@@ -36,7 +36,6 @@ from pellucid.models.rope_config import FULL
 
 MAX_KERNEL_SIZE = 256  # rows that a convolution reads
 _CONVOLUTION = "conv"  # a type of layers in config.json
-_THETA = 1e6
 
 
 # -- config.json -----------------------------------------------------------------------------------
@@ -64,20 +63,15 @@ def _with_first_names(config: JsonObject) -> JsonObject:
 
 def _dense(config: JsonObject) -> ModelConfig:
     """The model with an MLP of `intermediate_size` in all layers."""
-    ropes: RopesReader = lambda *facts: same_rope(*facts, default_theta=_THETA)  # noqa: E731
     model = llama_like(
         config.without("layer_types"),  # its types are not those of windows
-        max_position=128_000,
-        num_kv_heads=8,
-        norm_eps=("norm_eps", 1e-5),
-        tie_word_embeddings=True,
-        ropes=ropes,
+        norm_eps="norm_eps",
         attention={"qk_norm": "head"},
     )
     convolution = ShortConvolutionConfig(
         model.hidden_size,
-        config.integer("conv_L_cache", 3, maximum=MAX_KERNEL_SIZE),
-        config.boolean("conv_bias", False),
+        config.integer("conv_L_cache", maximum=MAX_KERNEL_SIZE),
+        config.boolean("conv_bias"),
     )
     layers = tuple(
         layer if is_full else replace(layer, attention=None, recurrence=convolution)
@@ -114,13 +108,13 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
 def _adjusted_width(config: JsonObject) -> int:
     """The width of the MLPs: two thirds of what config.json says, rounded up."""
     width = config.integer("intermediate_size")
-    if not config.boolean("block_auto_adjust_ff_dim", True):
+    if not config.boolean("block_auto_adjust_ff_dim"):
         return width
     width = 2 * width // 3
-    multiplier = config.optional_number("block_ffn_dim_multiplier", 1.0)
+    multiplier = config.optional_number("block_ffn_dim_multiplier")
     if multiplier is None:
         return width
-    multiple = config.integer("block_multiple_of", 256)
+    multiple = config.integer("block_multiple_of")
     adjusted = -(-int(multiplier * width) // multiple) * multiple
     if adjusted < 1:
         raise config.error("block_ffn_dim_multiplier", "must leave MLPs a width")
@@ -137,11 +131,11 @@ def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
         config.integer("moe_intermediate_size"),
         "silu",
         router="sigmoid",
-        normalize=config.boolean("norm_topk_prob", True),
-        scale=config.number("routed_scaling_factor", 1.0),
-        selection_bias=config.boolean("use_expert_bias", True),
+        normalize=config.boolean("norm_topk_prob"),
+        scale=config.number("routed_scaling_factor"),
+        selection_bias=config.boolean("use_expert_bias"),
     )
-    num_dense = config.integer("num_dense_layers", 2, minimum=0)
+    num_dense = config.integer("num_dense_layers", minimum=0)
     layers = tuple(
         layer if index < num_dense else replace(layer, mlp=None, experts=experts)
         for index, layer in enumerate(model.layers)

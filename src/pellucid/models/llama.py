@@ -72,9 +72,8 @@ class LlamaDecoder:
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=2048,
         attention=attention_biases(config),
-        mlp_bias=config.boolean("mlp_bias", False),
+        mlp_bias=config.boolean("mlp_bias"),
     )
 
 

@@ -1,7 +1,6 @@
 """Mistral: Llama with a sliding window. Ministral: windows of some layers; Ministral 3: queries that grow
 with their position."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pellucid.json_object import JsonObject
@@ -21,52 +20,33 @@ from pellucid.models.llama import (
     LlamaDecoder,
     llama_gguf_config,
 )
-from pellucid.models.rope_config import FULL, SLIDING
+from pellucid.models.rope_config import FULL, SLIDING, rope_object
 
 
 def _read_mistral(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=131_072,
-        num_kv_heads=8,
-        windows=one_window(config.optional_integer("sliding_window", 4096)),
+        windows=one_window(config.optional_integer("sliding_window")),
     )
 
 
 def _read_ministral(config: JsonObject) -> ModelConfig:
-    return llama_like(config, max_position=131_072, num_kv_heads=8, windows=_ministral_windows)
+    return llama_like(config, windows=_ministral_windows)
 
 
 # Keys that Ministral 3 has beside those of YaRN.
 _BETA, _MAX_POSITION = "llama_4_scaling_beta", "max_position_embeddings"
-_MINISTRAL3_ROPE: Mapping[str, Any] = {
-    "type": "yarn",
-    "rope_theta": 1e6,
-    "factor": 16.0,
-    "original_max_position_embeddings": 16_384,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "mscale_all_dim": 1.0,
-    "mscale": 1.0,
-    _BETA: 0.1,
-}
 
 
 def _read_ministral3(config: JsonObject) -> ModelConfig:
-    rope = config.optional_object("rope_parameters")
-    if rope is None:
-        rope = JsonObject(config.path, _MINISTRAL3_ROPE, "rope_parameters")
+    rope = rope_object(config)
     beta = rope.nonzero_number(_BETA)
     growth = None
     if beta is not None:
         growth = RopeGrowth(beta, rope.integer("original_max_position_embeddings"))
     yarn = {key: value for key, value in rope.values.items() if key not in (_BETA, _MAX_POSITION)}
     return llama_like(
-        config.with_values(rope_parameters=yarn),
-        max_position=262_144,
-        num_kv_heads=8,
-        head_dim=128,
-        norm_eps=("rms_norm_eps", 1e-5),
+        config.without("rope_scaling").with_values(rope_parameters=yarn),
         windows=one_window(config.optional_integer("sliding_window")),
         attention={"query_growth": growth},
     )
@@ -87,7 +67,7 @@ def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 def _ministral_windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
+    window = config.optional_integer("sliding_window")
     default = [FULL if window is None else SLIDING] * num_layers
     return mixed_windows(config, window, default)
 

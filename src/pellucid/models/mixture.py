@@ -58,7 +58,7 @@ def read_experts(
         num_experts,
         num_chosen,
         config.integer(width_key),
-        read_activation(config, "hidden_act", "silu"),
+        read_activation(config, "hidden_act"),
         normalize=normalize,
         shared_gate=shared_gate,
     )
@@ -103,20 +103,16 @@ def read_shared_expert(config: JsonObject, default: int) -> MLPConfig:
     """The expert that all tokens share, as wide as `default` where config.json does not say it."""
     return MLPConfig(
         config.integer("shared_expert_intermediate_size", default),
-        read_activation(config, "hidden_act", "silu"),
+        read_activation(config, "hidden_act"),
     )
 
 
 def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
-    window = config.optional_integer("sliding_window", 4096)
-    if not config.boolean("use_sliding_window", False):
-        window = None
+    window = None
+    if config.boolean("use_sliding_window", False):
+        window = config.optional_integer("sliding_window", 4096)
     model = llama_like(
         config,
-        max_position=32_768,
-        num_kv_heads=4,
-        bos_token_id=None,
-        eos_token_id=None,
         windows=one_window(window),
         attention={**attention_biases(config), "qk_norm": "head"},
     )
@@ -144,10 +140,6 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
         raise config.error("clip_qkv", "not supported: must be null")
     model = llama_like(
         config,
-        max_position=4096,
-        norm_eps=("rms_norm_eps", 1e-5),
-        bos_token_id=None,
-        eos_token_id=50_279,
         attention={**attention_biases(config), "qk_norm": "width"},
     )
     experts = read_experts(
@@ -162,9 +154,6 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
 def _read_mixtral(config: JsonObject) -> ModelConfig:
     model = llama_like(
         config,
-        max_position=131_072,
-        num_kv_heads=8,
-        norm_eps=("rms_norm_eps", 1e-5),
         windows=one_window(config.optional_integer("sliding_window")),
     )
     experts = read_experts(

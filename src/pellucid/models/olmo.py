@@ -92,10 +92,6 @@ def _read_olmo3(config: JsonObject) -> ModelConfig:
 def _olmo(config: JsonObject, windows: WindowsReader | None, ropes: RopesReader) -> ModelConfig:
     return llama_like(
         config,
-        max_position=2048,
-        norm_eps=("rms_norm_eps", 1e-5),
-        bos_token_id=None,
-        eos_token_id=50_279,
         windows=windows,
         ropes=ropes,
         attention={**attention_biases(config), "qk_norm": "width"},
@@ -103,7 +99,7 @@ def _olmo(config: JsonObject, windows: WindowsReader | None, ropes: RopesReader)
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
+    window = config.optional_integer("sliding_window")
     return mixed_windows(config, window, every_nth_full(num_layers, 4))
 
 
@@ -111,7 +107,7 @@ def _ropes(
     config: JsonObject, head_dim: int, max_position: int, windows: Windows
 ) -> Sequence[RopeConfig | None]:
     full, sliding = (
-        read_rope(config, head_dim, max_position, layer_type=layer_type, default_theta=5e5)
+        read_rope(config, head_dim, max_position, layer_type=layer_type)
         for layer_type in (FULL, SLIDING)
     )
     return [full if window is None else sliding for window in windows]

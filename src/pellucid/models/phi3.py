@@ -27,13 +27,10 @@ from pellucid.models.llama import LlamaDecoder
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=4096,
-        norm_eps=("rms_norm_eps", 1e-5),
-        eos_token_id=32_000,
         windows=one_window(config.optional_integer("sliding_window")),
         ropes=partial(
             same_rope,
-            partial_rotary=1.0,
+            partial_rotary=True,
             default_original_max_position=4096,
             type_aliases={"su": "longrope", "yarn": "longrope"},  # early checkpoints' names
         ),

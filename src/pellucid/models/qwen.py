@@ -20,35 +20,23 @@ from pellucid.models.rope_config import FULL, SLIDING
 
 def read_qwen2(config: JsonObject) -> ModelConfig:
     """config.json of Qwen 2."""
-    return qwen_like(config, head_dim=None, attention={"qkv_bias": True})
+    return qwen_like(config, {"qkv_bias": True})
 
 
 def read_qwen3(config: JsonObject) -> ModelConfig:
     """config.json of Qwen 3."""
-    attention = {**attention_biases(config), "qk_norm": "head"}
-    return qwen_like(config, head_dim=128, attention=attention)
+    return qwen_like(config, {**attention_biases(config), "qk_norm": "head"})
 
 
-def qwen_like(
-    config: JsonObject, head_dim: int | None, attention: Mapping[str, Any]
-) -> ModelConfig:
+def qwen_like(config: JsonObject, attention: Mapping[str, Any]) -> ModelConfig:
     """The configuration that Qwen's families share. Arguments are those of `llama_like`."""
-    return llama_like(
-        config,
-        max_position=32_768,
-        num_kv_heads=32,
-        head_dim=head_dim,
-        bos_token_id=None,
-        eos_token_id=None,
-        windows=_windows,
-        attention=attention,
-    )
+    return llama_like(config, windows=_windows, attention=attention)
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
-    if not config.boolean("use_sliding_window", False):
-        window = None
+    window = None
+    if config.boolean("use_sliding_window", False):
+        window = config.optional_integer("sliding_window", 4096)
     num_full = config.integer("max_window_layers", 28, minimum=0)
     default = [FULL if i < num_full else SLIDING for i in range(num_layers)]
     return mixed_windows(config, window, default)

@@ -35,29 +35,25 @@ from pellucid.models.rope_config import FULL, SLIDING
 def _read_config(config: JsonObject) -> ModelConfig:
     model = llama_like(
         config,
-        max_position=32_768,
-        num_kv_heads=16,
-        bos_token_id=None,
-        eos_token_id=None,
         windows=_windows,
-        attention={"qkv_bias": config.boolean("qkv_bias", True)},
+        attention={"qkv_bias": config.boolean("qkv_bias")},
     )
     experts = read_experts(
         config,
         count_key="num_experts",
         width_key="moe_intermediate_size",
-        normalize=config.boolean("norm_topk_prob", False),
+        normalize=config.boolean("norm_topk_prob"),
         shared_gate=True,
     )
     return some_sparse(config, model, experts, read_shared_expert(config, 5632))
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window", 4096)
-    if not config.boolean("use_sliding_window", False):
-        window = None
+    window = None
+    if config.boolean("use_sliding_window"):
+        window = config.optional_integer("sliding_window")
     # Unlike in Qwen 2, the first layers have it, every other one of them.
-    num_sliding = config.integer("max_window_layers", 28, minimum=0)
+    num_sliding = config.integer("max_window_layers", minimum=0)
     default = [SLIDING if i < num_sliding and i % 2 == 0 else FULL for i in range(num_layers)]
     return mixed_windows(config, window, default)
 

@@ -6,6 +6,7 @@ the delta nets' norms.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pellucid.json_object import JsonObject
@@ -16,7 +17,6 @@ from pellucid.model_config import (
     ModelConfig,
 )
 from pellucid.models.config_json import (
-    RopesReader,
     attention_biases,
     llama_like,
     same_rope,
@@ -61,7 +61,6 @@ MAX_HEADS = 65_536  # of a delta net
 MAX_HEAD_DIM = 1024
 MAX_KERNEL_SIZE = 256  # rows that a convolution reads
 _LINEAR = "linear_attention"  # a type of layers in config.json
-_PARTIAL_ROTARY = 0.25
 
 # -- config.json -----------------------------------------------------------------------------------
 
@@ -95,14 +94,9 @@ def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
 
 def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
     """The model with an MLP in all layers; `sizes` stand for keys of config.json."""
-    ropes: RopesReader = lambda *facts: same_rope(*facts, partial_rotary=_PARTIAL_ROTARY)  # noqa: E731
     model = llama_like(
         config.without("layer_types").with_values(**sizes),  # its types are not those of windows
-        max_position=32_768,
-        head_dim=256,
-        bos_token_id=None,
-        eos_token_id=None,
-        ropes=ropes,
+        ropes=partial(same_rope, partial_rotary=True),
         attention={**attention_biases(config), "qk_norm": "head", "gated_output": True},
     )
     net = _read_net(config)
@@ -115,8 +109,8 @@ def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
 
 
 def _read_net(config: JsonObject) -> GatedDeltaNetConfig:
-    num_key_heads = config.integer("linear_num_key_heads", 16, maximum=MAX_HEADS)
-    num_value_heads = config.integer("linear_num_value_heads", 32, maximum=MAX_HEADS)
+    num_key_heads = config.integer("linear_num_key_heads", maximum=MAX_HEADS)
+    num_value_heads = config.integer("linear_num_value_heads", maximum=MAX_HEADS)
     if num_value_heads % num_key_heads:
         raise config.error(
             "linear_num_value_heads", f"must be a multiple of linear_num_key_heads={num_key_heads}"
@@ -124,9 +118,9 @@ def _read_net(config: JsonObject) -> GatedDeltaNetConfig:
     return GatedDeltaNetConfig(
         num_key_heads,
         num_value_heads,
-        config.integer("linear_key_head_dim", 128, maximum=MAX_HEAD_DIM),
-        config.integer("linear_value_head_dim", 128, maximum=MAX_HEAD_DIM),
-        config.integer("linear_conv_kernel_dim", 4, maximum=MAX_KERNEL_SIZE),
+        config.integer("linear_key_head_dim", maximum=MAX_HEAD_DIM),
+        config.integer("linear_value_head_dim", maximum=MAX_HEAD_DIM),
+        config.integer("linear_conv_kernel_dim", maximum=MAX_KERNEL_SIZE),
         tiled=config.boolean(_TILED, False),
     )
 

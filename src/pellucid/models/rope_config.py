@@ -20,7 +20,6 @@ from pellucid.model_config import (
     YarnRopeScaling,
 )
 
-DEFAULT_THETA = 10_000.0
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers in config.json
 
 _COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
@@ -40,10 +39,9 @@ def read_rope(
     head_dim: int,
     max_position: int,
     *,
-    default_theta: float = DEFAULT_THETA,
     theta_key: str = "rope_theta",
     layer_type: str | None = None,
-    partial_rotary: float | None = None,
+    partial_rotary: bool = False,
     default_original_max_position: int | None = None,
     type_aliases: Mapping[str, str] | None = None,
 ) -> RopeConfig:
@@ -53,19 +51,17 @@ def read_rope(
         config: config.json.
         head_dim: D.
         max_position: config.json's max_position_embeddings.
-        default_theta: the base where it is not said.
         theta_key: at the top level of config.json.
         layer_type: of `FULL` or `SLIDING` layers, where these are rotated differently: each may have an
             object of its own; one for all scales the full layers alone.
-        partial_rotary: the share of each head that is rotated, where it is not said; None: the family
-            rotates whole heads.
+        partial_rotary: whether a share of each head may be rotated; else the family rotates whole heads.
         default_original_max_position: where the top level of config.json does not say it.
         type_aliases: names that the family reads as another rope type.
 
     Raises:
         ValueError: a rope type, key or value that we do not support.
     """
-    rope = _rope_object(config, layer_type)
+    rope = rope_object(config, layer_type)
     type_key = "rope_type" if "rope_type" in rope.values else "type"
     rope_type = rope.string(type_key, "default")
     rope_type = (type_aliases or {}).get(rope_type, rope_type)
@@ -78,7 +74,7 @@ def read_rope(
                 key, f"rope type {rope_type} has no such key; it has {', '.join(sorted(own_keys))}"
             )
 
-    theta = rope.number("rope_theta", config.number(theta_key, default_theta))
+    theta = rope.number("rope_theta", config.number(theta_key))
     if theta <= 1:
         own = "rope_theta" in rope.values
         raise (rope if own else config).error("rope_theta" if own else theta_key, "must be above 1")
@@ -93,7 +89,10 @@ def read_rope(
     return RopeConfig(theta, dim, read_scaling(rope, dim, max_position, original))
 
 
-def _rope_object(config: JsonObject, layer_type: str | None) -> JsonObject:
+def rope_object(config: JsonObject, layer_type: str | None = None) -> JsonObject:
+    """The object of config.json that describes the rotation. `layer_type` is that of `read_rope`."""
+    if config.values.get("rope_parameters") is None:
+        config = config.without_values("rope_parameters")  # null: the family's own
     for key in ("rope_scaling", "rope_parameters"):  # the older one first, as transformers does
         rope = config.optional_object(key)
         if rope is None or not rope.values:
@@ -109,11 +108,11 @@ def _rope_object(config: JsonObject, layer_type: str | None) -> JsonObject:
 
 
 def _rotated_components(
-    config: JsonObject, rope: JsonObject, head_dim: int, partial_rotary: float | None
+    config: JsonObject, rope: JsonObject, head_dim: int, partial_rotary: bool
 ) -> int:
     holder = rope if "partial_rotary_factor" in rope.values else config
-    factor = holder.number("partial_rotary_factor", partial_rotary or 1.0)
-    if factor != 1.0 and partial_rotary is None:
+    factor = holder.number("partial_rotary_factor", 1.0)
+    if factor != 1.0 and not partial_rotary:
         raise holder.error(
             "partial_rotary_factor", "must be 1.0: this architecture rotates whole heads"
         )

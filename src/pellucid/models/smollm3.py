@@ -13,15 +13,10 @@ from pellucid.models.rope_config import FULL, SLIDING, read_rope
 def _read_config(config: JsonObject) -> ModelConfig:
     return llama_like(
         config,
-        max_position=32_768,
-        num_kv_heads=4,
-        bos_token_id=128_000,
-        eos_token_id=128_001,
-        tie_word_embeddings=True,
         windows=_windows,
         ropes=_ropes,
         attention=attention_biases(config),
-        mlp_bias=config.boolean("mlp_bias", False),
+        mlp_bias=config.boolean("mlp_bias"),
     )
 
 
@@ -30,13 +25,13 @@ def _rotates(config: JsonObject, num_layers: int) -> Sequence[bool]:
     rotates = config.optional_flags("no_rope_layers", num_layers)
     if rotates is not None:
         return rotates
-    interval = config.integer("no_rope_layer_interval", 4)
+    interval = config.integer("no_rope_layer_interval")
     return [(i + 1) % interval != 0 for i in range(num_layers)]
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
     window = config.optional_integer("sliding_window")
-    if not config.boolean("use_sliding_window", False):
+    if not config.boolean("use_sliding_window"):
         window = None
     default = [
         FULL if window is None or rotates else SLIDING for rotates in _rotates(config, num_layers)
@@ -47,7 +42,7 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
 def _ropes(
     config: JsonObject, head_dim: int, max_position: int, windows: Windows
 ) -> Sequence[RopeConfig | None]:
-    rope = read_rope(config, head_dim, max_position, default_theta=2e6)
+    rope = read_rope(config, head_dim, max_position)
     return [rope if rotates else None for rotates in _rotates(config, len(windows))]
 
 

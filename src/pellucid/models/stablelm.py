@@ -59,13 +59,9 @@ def _read_config(config: JsonObject) -> ModelConfig:
             raise config.error(key, "not supported: must be false")
     return llama_like(
         config,
-        max_position=4096,
-        num_kv_heads=32,
-        norm_eps=("layer_norm_eps", 1e-5),
-        bos_token_id=0,
-        eos_token_id=0,
-        ropes=partial(same_rope, partial_rotary=0.25),
-        attention={"qkv_bias": config.boolean("use_qkv_bias", False)},
+        norm_eps="layer_norm_eps",
+        ropes=partial(same_rope, partial_rotary=True),
+        attention={"qkv_bias": config.boolean("use_qkv_bias")},
     )
 
 
