@@ -34,7 +34,7 @@ from pellucid.models.mixture import (
 from pellucid.models.rope_config import FULL
 
 _MAX_MULTIPLIER = 10_000  # checkpoints have 0.01 to 16
-_NO_EXPERTS = "must be 0: no family here has experts beside an MLP without a gate"
+_NO_EXPERTS = "no family has what it needs: experts beside an MLP without a gate; what loads: 0"
 _FULL_TYPES = ("attention", FULL)  # before transformers 5, and since
 
 # -- config.json -----------------------------------------------------------------------------------
@@ -61,7 +61,8 @@ def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
     layer_types = config.optional_strings("layer_types")
     if layer_types is None or not set(_FULL_TYPES).issuperset(layer_types):
         raise config.error(
-            "layer_types", "must be attention in all layers: no family here has Mamba-2 layers"
+            "layer_types",
+            "no family has what it needs: Mamba-2 layers; what loads: attention in all layers",
         )
     if config.integer("num_local_experts", 8, minimum=0):
         raise config.error("num_local_experts", _NO_EXPERTS)
@@ -168,7 +169,8 @@ def _gguf_granite_moe(metadata: GgufMetadata) -> dict[str, Any]:
 def _gguf_granite_hybrid(metadata: GgufMetadata) -> dict[str, Any]:
     if 0 in metadata.of_layers(KV_HEADS, minimum=0):
         raise metadata.error(
-            KV_HEADS, "must be at least 1: 0 stands for a Mamba-2 layer, which no family here has"
+            KV_HEADS,
+            "no family has what it needs: Mamba-2 layers, one for each 0; what loads: attention in all layers",
         )
     if metadata.has(_NUM_EXPERTS):
         raise metadata.error(_NUM_EXPERTS, _NO_EXPERTS)
