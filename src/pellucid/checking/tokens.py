@@ -90,7 +90,7 @@ def _read_gguf(metadata: JsonObject) -> _Tokens:
     vocabulary = Vocabulary(metadata)
     facts = facts_of(metadata, vocabulary)
     keys = [key for key in metadata.values if _GGUF_END_KEY.fullmatch(key)]
-    ordinary = (TokenType.NORMAL, TokenType.UNUSED, TokenType.BYTE)
+    ordinary = frozenset(map(int, (TokenType.NORMAL, TokenType.UNUSED, TokenType.BYTE)))
     added = {
         token_id: vocabulary.tokens[token_id]
         for token_id, token_type in enumerate(vocabulary.types)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.loading.files import MappedFile, open_regular
-from pellucid.loading.gguf_strings import Places, find_short_strings
+from pellucid.loading.gguf_strings import Places, find_short_strings, read_strings
 from pellucid.loading.gguf_types import (
     BLOCK_SIZES,
     ForeignType,
@@ -370,13 +370,8 @@ class _Header:
 
     def _strings(self, begins: Places, ends: Places, key: str) -> list[str]:
         """The strings at these places."""
-        if not len(begins):
-            return []
-        start = int(begins[0])
-        data = bytes(self._view[start : int(ends[-1])])
-        places = zip((begins - start).tolist(), (ends - start).tolist(), strict=True)
         try:
-            return [data[begin:end].decode() for begin, end in places]
+            return read_strings(self._bytes, begins, ends)
         except UnicodeDecodeError as error:
             raise self._error(f"{key} is not UTF-8: {error}") from None
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 Places: TypeAlias = npt.NDArray[np.int64]
 
 _WINDOW_BYTES = 1 << 20
-_NUM_ZEROS = 7
+_LENGTH_BYTES = 8
+_NUM_ZEROS = _LENGTH_BYTES - 1
 
 
 def find_short_strings(
@@ -42,3 +43,22 @@ def find_short_strings(
         fits[1:] &= first[1:] == ends[:-1] + 1
     num_found = len(fits) if fits.all() else int(fits.argmin())
     return at + begins[:num_found], at + ends[:num_found]
+
+
+def read_strings(data: npt.NDArray[np.uint8], begins: Places, ends: Places) -> list[str]:
+    """The strings at these places, which follow each other.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    if not len(begins):
+        return []
+    start = int(begins[0])
+    region = data[start : int(ends[-1])]
+    is_text = np.ones(len(region), bool)
+    for byte in range(1, _LENGTH_BYTES):  # the last byte of a length is zero: it parts two strings
+        is_text[begins[1:] - start - 1 - byte] = False
+    strings = region[is_text].tobytes().decode().split("\0")
+    if len(strings) == len(begins):
+        return strings
+    return [bytes(data[begin:end]).decode() for begin, end in zip(begins, ends, strict=True)]
