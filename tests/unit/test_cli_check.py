@@ -1,5 +1,6 @@
 """`pellucid check`: what it says of files, directories and models on the hub, and when it fails."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from gguf import GGUFWriter
 from gguf.constants import GGMLQuantizationType
 
+from pellucid.checking.template_variables import template_variables
+from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.hub import BUNDLED_MODEL
 from support.checkpoints import write_checkpoint
 from support.command_line import CommandLine
@@ -231,3 +234,90 @@ def test_models_on_the_hub(
     assert [each["opens"] for each in found] == [False, False, True]
     assert "no such model at" in found[0]["refusal"]
     assert f"choose one of {MODEL}:Q8_0" in found[1]["refusal"]
+
+
+# -- dumps -----------------------------------------------------------------------------------------
+
+PRIVATE = "jane.doe"
+
+
+def test_a_dump_of_a_file_holds_facts_and_nobody(pellucid: CommandLine, directory: Path) -> None:
+    template = (
+        f"{{# by {PRIVATE} #}}{{% for m in messages %}}{{{{ m.content | trim }}}}{{% endfor %}}"
+    )
+
+    def add(writer: GGUFWriter) -> None:
+        writer.add_author(PRIVATE)
+        writer.add_name(f"{PRIVATE}'s model")
+        writer.add_url(f"https://example.org/{PRIVATE}")
+        writer.add_quantized_by(PRIVATE)
+        writer.add_tags([PRIVATE])
+        writer.add_string("quantize.imatrix.file", f"/home/{PRIVATE}/imatrix.dat")
+        writer.add_string("gemma3.note", f"C:\\Users\\{PRIVATE}")
+        writer.kv_data[0].pop("tokenizer.chat_template", None)
+        writer.add_chat_template(template)
+
+    gguf = write_gguf(directory.with_name("tiny.gguf"), directory, edit=add)
+    ran = pellucid("check", "--dump", str(gguf))
+    assert ran.status == 0 and PRIVATE not in ran.out and str(directory.parent) not in ran.out
+    found = json.loads(ran.out)
+    assert (found["source"], found["file"], found["partial"]) == (None, "tiny.gguf", False)
+    kv = found["kv"]
+    assert kv["general.architecture"] == ["str", "gemma3"]
+    assert kv["general.author"] == kv["quantize.imatrix.file"] == kv["gemma3.note"] == ["str"]
+    assert kv["general.tags"] == ["arr[str,1]"]
+    assert kv["gemma3.attention.sliding_window"] == ["u32", 8]
+    file = GgufFile(gguf)
+    assert kv.keys() == file.metadata.keys()
+    tokens = file.metadata["tokenizer.ggml.tokens"]
+    assert kv["tokenizer.ggml.tokens"] == [f"arr[str,{len(tokens)}]"]
+    assert found["first_tokens"] == tokens[:12]
+    assert found["templates"]["tokenizer.chat_template"] == {
+        "characters": len(template),
+        "sha256": hashlib.sha256(template.encode()).hexdigest(),
+        "variables": ["messages"],
+    }
+    assert found["tensors"].keys() == file.tensors.keys()
+    info = file.tensors["blk.0.ffn_up.weight"]
+    assert found["tensors"]["blk.0.ffn_up.weight"] == [info.type.name, list(info.shape[::-1])]
+    assert sum(found["types"].values()) == len(file.tensors)
+    assert "gemma3.note" in found["note"]  # why it does not open
+
+
+def test_a_dump_of_a_directory(pellucid: CommandLine, directory: Path) -> None:
+    config_file = directory / "config.json"
+    config = json.loads(config_file.read_text()) | {"_name_or_path": f"/home/{PRIVATE}/model"}
+    config_file.write_text(json.dumps({**config, "auto_map": {"AutoModel": f"{PRIVATE}/x"}}))
+    (directory / "chat_template.jinja").write_text(f"{{{{ tools }}}} {PRIVATE}")
+    ran = pellucid("check", "--dump", str(directory))
+    assert ran.status == 0 and PRIVATE not in ran.out
+    found = json.loads(ran.out)
+    assert found["config"]["num_hidden_layers"] == config["num_hidden_layers"]
+    assert found["config"]["auto_map"] == {"AutoModel": "..."}
+    assert found["templates"]["default"]["variables"] == ["tools"]
+    assert found["tensors"]["model.embed_tokens.weight"][0] == "BF16"
+    assert found["generation_config"]["eos_token_id"]
+
+
+def test_a_dump_is_of_one_model_with_a_header(pellucid: CommandLine, gguf: Path) -> None:
+    ran = pellucid("check", "--dump", str(gguf), str(gguf))
+    assert ran.status == 2 and "--dump: takes one model, got 2" in ran.err
+    gguf.write_bytes(gguf.read_bytes()[:100])
+    ran = pellucid("check", "--dump", str(gguf))
+    assert ran.status == 2 and "damaged GGUF file: it ends within" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("source", "variables"),
+    [
+        ("{{ a.b }}{{ c['d'] }}{{ e | f }}{% if g is h and i is not j %}{% endif %}", "a c e g i"),
+        ("{% set a = b %}{{ a }}{% for c in d %}{{ c }}{{ loop.index }}{% endfor %}", "b d"),
+        ("{% if not a %}{% set a = 1 %}{% endif %}{{ f(x=y) }}", "a f y"),
+        ("{% macro m(p) %}{{ p }}{{ q }}{% endmacro %}{{ m(p) }}", "p q"),
+        ("{{ 'text' }}{# comment #}{{ a ** 10 ** 10 }}", "a"),
+        ("{% if", ""),
+        ("{{ " + "(" * 100_000, ""),
+    ],
+)
+def test_variables_of_a_template(source: str, variables: str) -> None:
+    assert template_variables(source) == variables.split()

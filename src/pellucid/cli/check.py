@@ -1,6 +1,6 @@
 """`pellucid check`: whether models open, what is left out, what ends their answers, and what they need."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,8 @@ def check(
         bool,
         typer.Option(
             "--dump",
-            help="Print what the headers say as JSON, for a report of a bug: without names of people, paths and texts.",
+            help="Print what the headers of one model say as JSON, for a report of a bug: without names of people,"
+            " paths and texts.",
         ),
     ] = False,
     json: Json = False,
@@ -32,12 +33,15 @@ def check(
     what it needs in memory. Reads no weights: of a model on the hub only configuration and headers are
     fetched. The exit status is 1 if one of them does not open.
     """
+    settings = model_options.settings()
+    if dump:
+        print_json(_dumped(models, settings))
+        return
     from pellucid.checking.check_model import check_model
     from pellucid.checking.report import ModelReport
     from pellucid.cli.check_report import print_report, report_object
     from pellucid.memory.process_memory import available_memory
 
-    settings = model_options.settings()
     memory_bytes = available_memory()
     reports = []
     for model in models:
@@ -53,3 +57,12 @@ def check(
         print_json([report_object(report) for report in reports])
     if any(report.refusal is not None for report in reports):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _dumped(models: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+    """The headers of the only model."""
+    from pellucid.checking.dump import dump_model
+
+    if len(models) != 1:
+        raise ValueError(f"--dump: takes one model, got {len(models)}")
+    return dump_model(EngineConfig(model=check_name(models[0]), **settings))

@@ -23,6 +23,7 @@ class GgufCheckpoint:
     Attributes:
         path: the file, or the first part.
         metadata: of the file, or of the first part.
+        value_types: of the metadata, as in `GgufFile`.
 
     Raises:
         ValueError: a file is missing or damaged, or the parts do not belong together.
@@ -32,6 +33,7 @@ class GgufCheckpoint:
         files = [GgufFile(path.with_name(name)) for name in part_names(path.name)]
         self.path = files[0].path
         self.metadata: MutableMapping[str, Any] = files[0].metadata
+        self.value_types = files[0].value_types
         for number, file in enumerate(files):
             _check_part(file, number, len(files))
         self._files: dict[str, GgufFile] = {}

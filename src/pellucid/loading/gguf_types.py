@@ -140,6 +140,11 @@ class ForeignType:
     number: int
 
     @property
+    def short_name(self) -> str:
+        """A name, or the number where no name is known."""
+        return _IK_TYPES.get(self.number, str(self.number))
+
+    @property
     def name(self) -> str:
         """For people."""
         known = _IK_TYPES.get(self.number)
