@@ -151,6 +151,14 @@ def test_the_grammar_of_a_custom_tool_is_kept(family: str) -> None:
             },
             "tools.format.definition: has no rule 'b'",
         ),
+        (
+            {
+                "type": "custom",
+                "name": "a",
+                "format": {"type": "grammar", "syntax": "regex", "definition": "a" * 200_001},
+            },
+            "has 200001 characters; at most 200000 are allowed",
+        ),
         ({"type": "namespace", "name": "a", "tools": "x"}, "must have a name and a list of tools"),
         ({"type": "custom"}, "function.name=None: must be a function's name"),
     ],

@@ -8,7 +8,7 @@ https://lark-parser.readthedocs.io/en/stable/grammar.html, as far as llguidance 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 MAX_PATTERN_CHARS = 20_000
 _TOKEN = re.compile(
@@ -102,6 +102,26 @@ def _rules(grammar: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             yield texts[texts[0] in "?!"], line[texts.index(":") + 1 :]
 
 
+class _Tokens:
+    """The tokens of a rule, read one by one."""
+
+    def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._position = 0
+
+    @property
+    def text(self) -> str:
+        """Of the next token; "" at the end."""
+        return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
+
+    def take(self) -> tuple[str, str]:
+        """The next token: its kind and its text."""
+        if not self.text:
+            raise ValueError("ends within a rule")
+        self._position += 1
+        return self._tokens[self._position - 1]
+
+
 class _Expansion:
     """Writes rules as patterns.
 
@@ -109,7 +129,7 @@ class _Expansion:
         rules: the tokens of each.
     """
 
-    def __init__(self, rules: Mapping[str, list[tuple[str, str]]]) -> None:
+    def __init__(self, rules: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         self._rules = rules
         self._done: dict[str, str] = {}
 
@@ -120,7 +140,7 @@ class _Expansion:
             within: the rules that need it.
 
         Raises:
-            _NotRegularError: it needs itself.
+            _NotRegularError: it needs itself, or is very long.
             ValueError: there is no such rule.
         """
         if name in within:
@@ -128,59 +148,55 @@ class _Expansion:
         if name not in self._rules:
             raise ValueError(f"has no rule {name!r}")
         if name not in self._done:
-            tokens = list(self._rules[name])
-            pattern, rest = self._alternatives(tokens, (*within, name))
-            if rest:
-                raise ValueError(f"has an error at {rest[0][1]!r} in rule {name!r}")
-            if len(pattern) > MAX_PATTERN_CHARS:  # each rule may double the one before
-                raise _NotRegularError
-            self._done[name] = pattern
+            tokens = _Tokens(self._rules[name])
+            self._done[name] = self._alternatives(tokens, (*within, name))
+            if tokens.text:
+                raise ValueError(f"has an error at {tokens.text!r} in rule {name!r}")
         return self._done[name]
 
-    def _alternatives(
-        self, tokens: list[tuple[str, str]], within: tuple[str, ...]
-    ) -> tuple[str, list[tuple[str, str]]]:
-        """A group's pattern, and the tokens behind it."""
-        found = [""]
-        while tokens and tokens[0][1] not in (")", "]"):
-            text = tokens[0][1]
-            if text == "|":
-                found.append("")
-                tokens = tokens[1:]
-            elif text == "->":
-                tokens = tokens[2:]
+    def _alternatives(self, tokens: _Tokens, within: tuple[str, ...]) -> str:
+        """The pattern up to the end of a group or of the rule."""
+        items: list[str] = []
+        num_chars = 0
+        while tokens.text not in ("", ")", "]"):
+            if tokens.text == "|":
+                items.append(tokens.take()[1])
+            elif tokens.text == "->":
+                tokens.take()
+                tokens.take()  # an alias
             else:
-                item, tokens = self._item(tokens, within)
-                found[-1] += item
-        return f"(?:{'|'.join(found)})", tokens
+                items.append(self._item(tokens, within))
+            num_chars += len(items[-1]) if items else 0
+            if num_chars > MAX_PATTERN_CHARS:  # each rule may double the one before
+                raise _NotRegularError
+        return f"(?:{''.join(items)})"
 
-    def _item(
-        self, tokens: list[tuple[str, str]], within: tuple[str, ...]
-    ) -> tuple[str, list[tuple[str, str]]]:
-        (kind, text), tokens = tokens[0], tokens[1:]
+    def _item(self, tokens: _Tokens, within: tuple[str, ...]) -> str:
+        kind, text = tokens.take()
         if kind == "name":
             pattern = self.rule(text, within)
         elif kind == "string":
             pattern = _quoted_pattern(text)
         elif kind == "regexp":
             body, _, flags = text[1:].rpartition("/")
-            pattern = f"(?{flags}:{body})" if flags.strip("u") else f"(?:{body})"
+            flags = flags.replace("u", "")
+            pattern = f"(?{flags}:{body})"
         elif text in ("(", "["):
-            pattern, tokens = self._alternatives(tokens, within)
-            if not tokens:
-                raise ValueError(f"has no end of {text!r}")
-            tokens = tokens[1:]
+            pattern = self._alternatives(tokens, within)
+            tokens.take()
             pattern += "?" if text == "[" else ""
         else:
             raise ValueError(f"has an error at {text!r}")
-        if tokens and tokens[0][1] in ("*", "+", "?"):
-            pattern, tokens = f"(?:{pattern}){tokens[0][1]}", tokens[1:]
-        elif tokens and tokens[0][1] == "~":
-            counts = [each for _, each in tokens[1:4]]
-            is_range = counts[1:2] == [".."]
-            limits = f"{counts[0]},{counts[2]}" if is_range else counts[0]
-            pattern, tokens = f"(?:{pattern}){{{limits}}}", tokens[4 if is_range else 2 :]
-        return pattern, tokens
+        if tokens.text in ("*", "+", "?"):
+            return f"(?:{pattern}){tokens.take()[1]}"
+        if tokens.text == "~":
+            tokens.take()
+            counts = tokens.take()[1]
+            if tokens.text == "..":
+                tokens.take()
+                counts += f",{tokens.take()[1]}"
+            return f"(?:{pattern}){{{counts}}}"
+        return pattern
 
 
 def _quoted_pattern(text: str) -> str:

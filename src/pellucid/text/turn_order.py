@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -110,22 +111,23 @@ def in_order(messages: Sequence[Message], order: TurnOrder, developer_role: str)
         others = _with_short_ids(others)
     if not order.takes_several_calls:
         others = _with_single_calls(others)
+    groups = [[message] for message in arranged]  # each becomes one message
     previous = _START
     for message in others:
         if message["role"] in _SYSTEM_ROLES:
             message = _later_system(message, order)
         role = message["role"]
         if (previous, role) not in order.refused:
-            arranged.append(message)
+            groups.append([message])
         elif previous == _START:
-            arranged += [_message("user", ""), message]
+            groups += [[_message("user", "")], [message]]
         else:
-            arranged[-1] = _joined(arranged[-1], message)
+            groups[-1].append(message)
             role = previous
         previous = role
     if (previous, _END) in order.refused:
-        arranged.append(_message("user", ""))
-    return arranged
+        groups.append([_message("user", "")])
+    return [_joined(group) for group in groups]
 
 
 def marked_system(text: str) -> str:
@@ -165,10 +167,13 @@ def _later_system(message: Message, order: TurnOrder) -> dict[str, Any]:
     return {**message, "role": "user", "content": marked_system(as_text(message["content"]))}
 
 
-def _joined(first: Message, second: Message) -> dict[str, Any]:
-    """Two messages as one, in the role of the first."""
-    contents = [each["content"] for each in (first, second) if each["content"]]
-    joined: dict[str, Any] = {**second, **first}
+def _joined(group: Messages) -> dict[str, Any]:
+    """Several messages as one, in the role of the first."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    joined = {key: value for message in reversed(group) for key, value in message.items()}
+    contents = [message["content"] for message in group if message["content"]]
     if all(isinstance(content, str) for content in contents):
         joined["content"] = "\n\n".join(contents) or first["content"]
     else:
@@ -177,10 +182,10 @@ def _joined(first: Message, second: Message) -> dict[str, Any]:
             for content in contents
             for part in (as_parts(content) if isinstance(content, str) else content)
         ]
-    if calls := [call for each in (first, second) for call in each.get("tool_calls") or ()]:
+    if calls := [call for message in group for call in message.get("tool_calls") or ()]:
         joined["tool_calls"] = calls
     reasoning = [
-        each["reasoning_content"] for each in (first, second) if "reasoning_content" in each
+        message["reasoning_content"] for message in group if "reasoning_content" in message
     ]
     if reasoning:
         joined["reasoning_content"] = "\n\n".join(reasoning)
@@ -209,20 +214,22 @@ def _with_single_calls(messages: Messages) -> Messages:
         while position < len(messages) and messages[position]["role"] == "tool":
             results.append(messages[position])
             position += 1
+        by_id: defaultdict[str | None, deque[dict[str, Any]]] = defaultdict(deque)
+        for result in results:
+            by_id[result.get("tool_call_id")].append(result)
         for number, call in enumerate(calls):
             first = message if number == 0 else {"role": "assistant", "content": None}
             arranged.append({**first, "tool_calls": [call]})
-            ids = [result.get("tool_call_id") for result in results]
-            if call.get("id") in ids:
-                arranged.append(results.pop(ids.index(call.get("id"))))
-        arranged += results
+            if own := by_id[call.get("id")]:
+                arranged.append(own.popleft())
+        arranged += (result for unclaimed in by_id.values() for result in unclaimed)
     return arranged
 
 
 def _with_short_ids(messages: Iterable[Message]) -> Messages:
     """Ids of nine letters and digits, also for calls and results without one."""
     arranged: Messages = []
-    unanswered: list[str] = []  # of calls, in their order
+    unanswered: deque[str] = deque()  # of calls, in their order
     num_calls = 0
     for message in messages:
         message = dict(message)
@@ -232,13 +239,13 @@ def _with_short_ids(messages: Iterable[Message]) -> Messages:
                 num_calls += 1
                 numbered.append({**call, "id": _short_id(call.get("id") or str(num_calls))})
             message["tool_calls"] = numbered
-            unanswered = [call["id"] for call in numbered]
+            unanswered = deque(call["id"] for call in numbered)
         elif message["role"] == "tool":
             given = message.get("tool_call_id")
             if given is not None:
                 message["tool_call_id"] = _short_id(given)
             elif unanswered:
-                message["tool_call_id"] = unanswered.pop(0)
+                message["tool_call_id"] = unanswered.popleft()
         arranged.append(message)
     return arranged
 

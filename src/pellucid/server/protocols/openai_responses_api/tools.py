@@ -10,6 +10,7 @@ from typing import Any
 from pellucid.parameter_checks import shown
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
+from pellucid.structured_outputs import MAX_GRAMMAR_CHARS
 from pellucid.text.lark_patterns import lark_pattern
 
 INPUT = "input"  # the only argument of a custom tool
@@ -130,6 +131,12 @@ def _pattern(form: Mapping[str, Any]) -> str | None:
     if syntax not in ("lark", "regex") or not isinstance(definition, str):
         raise refused(
             "tools.format: must have a syntax, 'lark' or 'regex', and a definition", "tools"
+        )
+    if len(definition) > MAX_GRAMMAR_CHARS:
+        raise refused(
+            f"tools.format.definition: has {len(definition)} characters; at most {MAX_GRAMMAR_CHARS} are"
+            " allowed",
+            "tools",
         )
     try:
         return f"(?:{definition})" if syntax == "regex" else lark_pattern(definition)
