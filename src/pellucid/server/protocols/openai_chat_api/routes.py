@@ -11,7 +11,7 @@ from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.answer_rules import answer_rule, openai_tool_choice
-from pellucid.server.protocols.answers import AnswerForm
+from pellucid.server.protocols.answers import AnswerForm, shown_tools
 from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.protocols.openai_chat_api.choice_writer import ChatChoiceWriter
 from pellucid.server.protocols.openai_chat_api.fields import (
@@ -116,9 +116,12 @@ def chat_prompt(body: ChatBody, tokenizer: Tokenizer, warnings: list[str]) -> Ch
     given = {
         name: value for name, value in (body.chat_template_kwargs or {}).items() if name != SWITCH
     }
+    tools = body.tools or None
+    if body.tool_choice == "none":  # then it is no fault if the template does not take them
+        tools = shown_tools(body.tools or [], tokenizer, warnings)
     return ChatPrompt(
         readable_messages(body.messages, warnings),
-        body.tools or None,
+        tools,
         chat_template_kwargs=variables | known_variables(given, tokenizer, warnings),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),

@@ -67,7 +67,7 @@ def conversation_of(
     functions = shown_tools([tool.function for tool in offered], tokenizer, warnings)
     prompt = ChatPrompt(messages, functions, chat_template_kwargs=variables)
     return Conversation(
-        prompt, {tool.function["function"]["name"]: tool.called for tool in offered}
+        prompt, {str(tool.function["function"]["name"]): tool.called for tool in offered}
     )
 
 

@@ -41,6 +41,23 @@ from pellucid.server.streaming import CompletionsReply
 
 
 @dataclass(frozen=True)
+class _Wanted:
+    """What a call asks for.
+
+    Attributes:
+        name: by which it calls the model.
+        form: how the answer is read.
+        tools: as in `Conversation`.
+    """
+
+    body: ResponsesBody
+    name: str
+    request: GenerationRequest
+    form: AnswerForm
+    tools: Mapping[str, CalledTool]
+
+
+@dataclass(frozen=True)
 class Responses:
     """The handlers of the routes."""
 
@@ -50,11 +67,14 @@ class Responses:
     async def create(self, call: Call) -> Reply | StreamedReply:
         """An answer to items. A client sends the whole conversation, in which it may refer to recent items."""
         service = self.serving.service
-        body, name, request, form, tools = await service.read(call, self._read)
-        generation = await service.start(request, call)
+        wanted = await service.read(call, self._read)
+        body = wanted.body
+        generation = await service.start(wanted.request, call)
         limit = None if body.max_output_tokens is None else "max_output_tokens"
         warn_of_room(generation, limit, self.serving.model.max_model_len)
-        response = ResponseObject(generation, body, name, form, service.records, tools, self.kept)
+        response = ResponseObject(
+            generation, body, wanted.name, wanted.form, service.records, wanted.tools, self.kept
+        )
         if body.stream:
             return CompletionsReply(generation, EventWriter(response))
         (output,) = await generation.finish()
@@ -66,9 +86,7 @@ class Responses:
         num_tokens = await self.serving.service.count_tokens(call, conversation)
         return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
 
-    def _read(
-        self, call: Call
-    ) -> tuple[ResponsesBody, str, GenerationRequest, AnswerForm, Mapping[str, CalledTool]]:
+    def _read(self, call: Call) -> _Wanted:
         body = RESPONSES_FIELDS.decode(call.body, call.warnings)
         if body.truncation not in (None, "disabled"):
             raise refused(
@@ -103,7 +121,7 @@ class Responses:
             rule_field=form.rule_field,
         )
         body.input = []  # not kept for as long as the reply takes
-        return body, name, request, form, read.tools
+        return _Wanted(body, name, request, form, read.tools)
 
     def _read_count(self, call: Call) -> ChatPrompt:
         body = INPUT_TOKENS_FIELDS.decode(call.body, call.warnings)
