@@ -132,6 +132,16 @@ def test_arrays_are_read_when_they_are_asked_for(
     assert read == ["strings"] and not metadata
 
 
+@pytest.mark.parametrize("lengths", [(3, 0, 255), (3, 256, 0), (70_000, 1), (1, 1 << 17), ()])
+def test_strings_of_any_length(lengths: tuple[int, ...], tmp_path: Path) -> None:
+    strings = [bytes([97 + i]) * length for i, length in enumerate(lengths)]
+    array = struct.pack("<IQ", STRING, len(strings)) + b"".join(map(text, strings))
+    path = tmp_path / "strings.gguf"
+    entries = entry(b"k", ARRAY, array) + entry(b"after", U32, struct.pack("<I", 5))
+    path.write_bytes(header(entries, entries=2))
+    assert GgufFile(path).metadata == {"k": [each.decode() for each in strings], "after": 5}
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading import gguf_file
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.open_model import open_stored_model
+from pellucid.memory.memory_plan import plan_weights
 from pellucid.model_config import GatedDeltaNetConfig, ModelConfig
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from support.published import (
@@ -208,3 +211,26 @@ def test_damage_of_one_key_is_named_or_changes_nothing(name: str) -> None:
         renamed = with_value(with_value(published, key, None), f"{key}x", given)
         with pytest.raises(ValueError, match=re.escape(key)):
             facts_of(name, renamed)
+
+
+# -- files of full size ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen35-qwen3.6-27b-mtp-ud-q4_k_xl-unsloth", "qwen35moe-qwen3.5-35b-a3b"]
+)
+def test_opening_and_planning_reads_no_vocabulary_and_no_weights(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_published(tmp_path / "whole.gguf", read_published(name), vocabulary=True)
+    read: list[str] = []
+    strings = gguf_file._Header._strings
+    monkeypatch.setattr(
+        gguf_file._Header, "_strings", lambda *args: (read.append(args[-1]), strings(*args))[1]
+    )
+    monkeypatch.setattr(gguf_file.GgufFile, "rows", lambda _, name: read.append(name))
+    model = open_stored_model(path)
+    weights = plan_weights(model, NumpyBackend(), "none")
+    assert read == []
+    assert weights.total > 12 << 30
+    assert path.stat().st_blocks * 512 < 64 << 20  # holes

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import IntArray
+from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import MatrixRows, RowTable
 from pellucid.loading.gguf_blocks import (
@@ -56,6 +57,10 @@ class GgufTensors:
         self._checkpoint = checkpoint
 
     @cached_property
+    def _formats(self) -> Mapping[Type, IntegerFormat]:
+        return {block_type: format_of_blocks(block_type) for block_type in BLOCK_TYPES}
+
+    @cached_property
     def _matrix_from_blocks(self) -> Callable[[Bytes, Type], QuantizedMatrix]:
         try:
             from pellucid.loading.native_blocks import NativeBlocks
@@ -79,7 +84,7 @@ class GgufTensors:
         if (block_type := _block_type(info)) is None:
             return info.num_bytes
         num_rows = math.prod(info.shape[:-1])
-        return format_of_blocks(block_type).num_bytes(num_rows, info.shape[-1])
+        return self._formats[block_type].num_bytes(num_rows, info.shape[-1])
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""
