@@ -20,7 +20,7 @@ from gguf.constants import (
 from gguf.constants import RopeScalingType as Scaling
 from gguf.quants import quantize
 from gguf.tensor_mapping import get_tensor_name_map
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.loading.hf_config import read_model_config
@@ -444,11 +444,9 @@ def _gate_and_up_apart(
     return apart
 
 
-def _delta_net_tensors(
-    config: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], tiled: bool
-) -> dict[str, npt.NDArray[Any]]:
-    """v-heads in another order if `tiled`: the first of each k-head, then the second ones; norms from 1;
-    -exp(A_log)."""
+def v_head_orders(config: dict[str, Any], tiled: bool = True) -> dict[str, npt.NDArray[np.intp]]:
+    """The rows of each part of a delta net in llama.cpp's order of v-heads if `tiled`: the first v-head of each k-head,
+    then the second ones."""
     num_keys, num_values = config["linear_num_key_heads"], config["linear_num_value_heads"]
     keys = num_keys * config["linear_key_head_dim"]
     heads = np.arange(num_values)
@@ -458,7 +456,38 @@ def _delta_net_tensors(
     values = numbers.reshape(num_values, -1)[heads].reshape(-1)
     mixed = np.concatenate((np.arange(2 * keys), 2 * keys + values))
     orders = {"in_proj_qkv": mixed, "conv1d": mixed, "in_proj_z": values}
-    orders |= dict.fromkeys(("in_proj_b", "in_proj_a", "A_log", "dt_bias"), heads)
+    return orders | dict.fromkeys(("in_proj_b", "in_proj_a", "A_log", "dt_bias"), heads)
+
+
+def order_v_heads_as_llama_cpp(directory: Path) -> None:
+    """Writes the same delta nets with as many k-heads as v-heads, of which one k-head serves one v-head: then v-heads
+    can have llama.cpp's order, and sums over them are the same."""
+    config = json.loads((directory / "config.json").read_text())
+    text = text_config(config)
+    num_keys, num_values = text["linear_num_key_heads"], text["linear_num_value_heads"]
+    orders = v_head_orders(text)
+    size = num_keys * text["linear_key_head_dim"]
+    heads = np.arange(size).reshape(num_keys, -1)
+    copies = np.tile(heads, (num_values // num_keys, 1)).reshape(-1)  # k-head h mod Hk of v-head h
+    mixed = np.concatenate((copies, size + copies, orders["in_proj_qkv"][2 * size :]))
+    orders |= dict.fromkeys(("in_proj_qkv", "conv1d"), mixed)
+    weights = load_file(directory / "model.safetensors")
+    for name, weight in weights.items():
+        *_, module, kind = f".{name}".split(".")
+        order = orders.get(kind) if kind in ("A_log", "dt_bias") else orders.get(module)
+        if module == "out_proj":
+            weight = weight[:, orders["in_proj_z"]]
+        weights[name] = np.ascontiguousarray(weight if order is None else weight[order])
+    save_file(weights, directory / "model.safetensors")
+    text["linear_num_key_heads"] = num_values
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def _delta_net_tensors(
+    config: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], tiled: bool
+) -> dict[str, npt.NDArray[Any]]:
+    """v-heads in llama.cpp's order if `tiled`; norms from 1; -exp(A_log)."""
+    orders = v_head_orders(config, tiled)
     converted = {}
     for name, tensor in tensors.items():
         *_, module, kind = f".{name}".split(".")
@@ -466,7 +495,7 @@ def _delta_net_tensors(
         if order is not None:
             tensor = tensor[order]
         if module == "out_proj":
-            tensor = tensor[:, values]
+            tensor = tensor[:, orders["in_proj_z"]]
         if module == "conv1d":
             tensor = tensor.squeeze(1)
         if kind == "A_log":

@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES
+from gguf import GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 from gguf.constants import GGMLQuantizationType as Type
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.gguf_types import _IK_TYPES
+from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.wanted_tensors import wanted_tensors
 from pellucid.model_config import ModelConfig
 from pellucid.models.gguf_dialects import dialect_of, usual_architecture
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.registry import find_gguf_family, gguf_architectures
+from pellucid.models.unused_parts import UNUSED_PARTS
 
 FOLDER = Path(__file__).parent.parent / "published" / "gguf"
 _ALIGNMENT = 32
@@ -88,6 +91,17 @@ class Published:
         """Of the array `key`."""
         given = re.search(r",(\d+)\]", self.kv[key][0]) if key in self.kv else None
         return int(given[1]) if given else None
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it holds a whole model whose weights are as they should be."""
+        return not self.only_listed and not any(key.startswith("prism.") for key in self.kv)
+
+    @property
+    def other_names(self) -> Mapping[str, str]:
+        """Names of tensors that llama.cpp calls something else, in layer "{i}", by llama.cpp's."""
+        listed = dialect_of(self.architecture).stored_tensors(self.tensors)
+        return {_in_layer(usual): _in_layer(stored) for usual, stored in listed.items()}
 
     @property
     def is_supported(self) -> bool:
@@ -352,6 +366,87 @@ def _rope_factors(published: Published, name: str, count: int) -> Iterator[float
         yield from (1.0 if pair < count // 4 else _UNTURNED for pair in range(count))
     else:
         yield from (1.0 + pair / count for pair in range(count))
+
+
+# -- tiny files ------------------------------------------------------------------------------------
+
+# Of a tiny file the tokenizer stays what it is.
+_TOKENIZER = tuple(
+    f"tokenizer.ggml.{key}"
+    for key in ("model", "pre", "tokens", "token_type", "merges", "bos_token_id", "eos_token_id")
+)
+
+
+def with_keys_of(published: Published, directory: Path) -> Callable[[GGUFWriter], None]:
+    """An edit of a tiny file: it gets the keys of `published`, each with its type, and its other names of tensors.
+
+    Args:
+        directory: the checkpoint from which the tiny file is made; its values stay.
+    """
+    model = read_model_config(directory)
+    attention = model.attentions[0]
+    num_drafting = published.value("nextn_predict_layers", 0)
+    sizes = {
+        "vocab_size": model.vocab_size,
+        "attention.key_length": attention.head_dim,
+        "attention.value_length": attention.head_dim,
+    }
+    prefix = f"{published.stored_architecture}."
+
+    def edit(writer: GGUFWriter) -> None:
+        [facts] = writer.kv_data
+        tiny = dict(facts)
+        facts.clear()
+        for key in _TOKENIZER:
+            facts[key] = tiny[key]
+        for key, given in published.kv.items():
+            own = key.removeprefix(prefix)
+            usual = f"{published.architecture}.{own}" if key.startswith(prefix) else key
+            if key in _TOKENIZER or key.startswith("split."):
+                continue
+            if own == "block_count":
+                value = model.num_layers + num_drafting
+            elif usual in tiny and key != "general.architecture":
+                value = tiny[usual].value
+            elif own in sizes:
+                value = sizes[own]
+            elif key.endswith(("_token_id", "_token_ids")):
+                value = tiny["tokenizer.ggml.eos_token_id"].value
+            elif len(given) > 1:
+                value = given[1]
+            else:  # which the source does not show
+                continue
+            _add(writer, key, given[0], value, model.num_layers)
+        _rename(writer, published)
+        for layer in range(model.num_layers, model.num_layers + num_drafting):
+            writer.add_tensor(f"blk.{layer}.nextn.eh_proj.weight", np.ones((2, 2), np.float32))
+
+    return edit
+
+
+def _add(writer: GGUFWriter, key: str, kind: str, value: Any, num_layers: int) -> None:
+    array = re.fullmatch(r"arr\[(\w+),\d+\]", kind)
+    if array is None:
+        writer.add_key_value(key, value, GGUFValueType(_VALUE_TYPES[kind][0]))
+        return
+    items = value if isinstance(value, list) else [value] * num_layers
+    writer.add_key_value(key, items, GGUFValueType.ARRAY, GGUFValueType(_VALUE_TYPES[array[1]][0]))
+
+
+def _rename(writer: GGUFWriter, published: Published) -> None:
+    """Other names of tensors, and those of parts that text does not need."""
+    [tensors] = writer.tensors
+    others = published.other_names
+    writer.tensors[0] = {_other_name(name, others): info for name, info in tensors.items()}
+    for name in published.tensors:
+        if any(re.fullmatch(part.gguf, name) for part in UNUSED_PARTS):
+            writer.add_tensor(name, np.ones((2, 2), np.float32))
+
+
+def _other_name(name: str, others: Mapping[str, str]) -> str:
+    layer = re.match(r"blk\.(\d+)\.", name)
+    other = others.get(_in_layer(name), _in_layer(name))
+    return other.replace("{i}", layer[1]) if layer else other
 
 
 # -- files -----------------------------------------------------------------------------------------
