@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
@@ -50,7 +49,6 @@ def read_all(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
-    backend = CpuBackend()
     print(f"{'file':44} {'GiB':>6} {'open':>7} {'plan':>7} {'whole header':>13}")
     with TemporaryDirectory() as folder:
         for name in parser.parse_args().names:
@@ -59,7 +57,7 @@ def main() -> None:
             )
             model = open_stored_model(path)
             opened = least(lambda path=path: open_stored_model(path))  # type: ignore[misc]
-            planned = least(lambda model=model: plan_weights(model, backend, "none"))  # type: ignore[misc]
+            planned = least(lambda model=model: plan_weights(model, None, "none"))  # type: ignore[misc]
             whole = least(lambda path=path: read_all(path))  # type: ignore[misc]
             size = path.stat().st_size / 2**30
             print(f"{name:44} {size:6.1f} {opened:7.3f} {planned:7.3f} {whole:13.3f}")

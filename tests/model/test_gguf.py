@@ -142,10 +142,9 @@ def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
 
     file = write_both(tmp_path, "qwen3.5", edit=add_drafting_layer)
     order_v_heads_as_llama_cpp(tmp_path)
-    ours, config = load_decoder(file, OPS)
-    theirs, _ = load_decoder(tmp_path, OPS)
-    assert config.num_layers == 4
-    actual, expected = (prompt_logits(each, config, OPS, PROMPT) for each in (ours, theirs))
+    ours, theirs = (load_decoder(path, OPS) for path in (file, tmp_path))
+    assert ours[1].num_layers == 4
+    actual, expected = (prompt_logits(*each, OPS, PROMPT) for each in (ours, theirs))
     assert (actual == expected).all()
 
 
