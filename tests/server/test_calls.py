@@ -72,7 +72,10 @@ def test_too_many_are_told_how_many_there_are_and_when_to_come_again(small: Runn
             assert reply.status == 429
             error = reply.json["error"]
             assert error["code"] == "rate_limit_exceeded"
-            assert "3 of 4 completions are unfinished; try again in" in error["message"]
+            assert (
+                "3 of 4 completions are unfinished; this call needs 2; try again in"
+                in error["message"]
+            )
             assert int(reply.headers["retry-after"]) >= 1
         gate.open()
         assert small.post("/v1/completions", {**LONG, "max_tokens": 1}).status == 200

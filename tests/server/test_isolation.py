@@ -55,8 +55,12 @@ def replies_of(server: RunningServer, key: str) -> list[Any]:
     ):
         reply = call(server, key, path, body)
         content = reply.events if b"data:" in reply.body else reply.json
-        if isinstance(content, list):  # how many frames of progress there are, a clock decides
-            content = [each for each in content if "prompt_progress" not in each]
+        if isinstance(content, list):  # a clock decides how many frames there are
+            content = "".join(
+                each["choices"][0]["text"]
+                for each in content
+                if each != "[DONE]" and each["choices"]
+            )
         found.append((path, reply.status, content))
         explained = call(server, key, f"/v1/explain/{reply.headers['x-request-id']}")
         found.append(("explain", explained.status, explained.json))

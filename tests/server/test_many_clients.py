@@ -178,7 +178,7 @@ def test_calls_beyond_the_places_are_refused_early_and_the_others_served_in_time
             async with slots:
                 reply = await client.whole("/v1/completions", fields)
             assert reply.startswith(b"HTTP/1.1 429") and b"retry-after: " in reply
-            assert b"16 of 16 completions are unfinished; try again in" in reply
+            assert b"16 of 16 completions are unfinished; this call needs 1; try again in" in reply
 
         async def all_calls() -> list[bytes]:
             calls = [client.whole("/v1/completions", fields) for _ in range(num_places)]
