@@ -9,6 +9,7 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading.decoder import load_decoder
+from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from support.decoding import prompt_logits
 from support.published_configs import FOLDER, VOCAB_SIZE, cut_down, published
 
@@ -69,3 +70,63 @@ def test_logits(name: str, tmp_path: Path) -> None:
     actual = prompt_logits(decoder, facts, OPS, PROMPT)
     assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
     assert np.abs(expected).max() > 0.1
+
+
+# -- templates -------------------------------------------------------------------------------------
+
+TEMPLATES = {path.stem: path for path in FOLDER.with_name("templates").glob("*.jinja")}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": 'Adds <two> & "more"',
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "description": "é"}},
+            "required": ["a"],
+        },
+    },
+}
+CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "add", "arguments": {"a": "ü"}}}
+HI, ASK = {"role": "user", "content": "Hi <b>"}, {"role": "user", "content": " More "}
+CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[Any] | None, dict[str, Any]]] = {
+    "one turn": ([HI], None, {}),
+    "a system message": ([{"role": "system", "content": "Be brief."}, HI], None, {}),
+    "turns": ([HI, {"role": "assistant", "content": "Yes?\n"}, ASK], None, {}),
+    "tools": ([HI], [TOOL], {}),
+    "a call": (
+        [
+            HI,
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "abcdefghi", "name": "add", "content": "3"},
+        ],
+        [TOOL],
+        {},
+    ),
+    "reasoning": (
+        [HI, {"role": "assistant", "content": "A", "reasoning_content": "B"}, ASK],
+        None,
+        {},
+    ),
+    "no thinking": ([HI], None, {"enable_thinking": False}),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("opened", [False, True])
+def test_templates(name: str, conversation: str, opened: bool) -> None:
+    messages, tools, variables = CONVERSATIONS[conversation]
+    source = TEMPLATES[name].read_bytes().decode()
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    workers = TemplateWorkers()
+    ours = ChatTemplate(source, tokens, name, workers)
+    [[expected], _] = transformers.utils.chat_template_utils.render_jinja_template(
+        conversations=[messages],
+        tools=tools,
+        chat_template=source,
+        add_generation_prompt=opened,
+        **tokens,
+        **variables,
+    )
+    assert ours.render(messages, opened, tools, variables) == expected

@@ -1,6 +1,7 @@
 """Published folders in Hugging Face layout: their facts, or the sentence of refusal, one golden line each."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,29 @@ def parse_or_message(config: dict[str, Any]) -> ModelConfig | str:
         return parse(config)
     except ValueError as error:
         return str(error)
+
+
+OF_CODES = re.compile(r"_(blocks|scales)$|(?<=\.weight)\.\w+$|\.(SCB|weight_format)$")
+
+
+@pytest.mark.parametrize("name", [name for name in READ if published(name).tensors])
+def test_each_tensor_has_a_place(name: str) -> None:
+    folder = published(name)
+    model = parse(folder.config)
+    tensors = {pattern.replace("{}", "0") for pattern in folder.tensors}
+    names = family_of(model.architecture).hf_names(model, tensors)
+    wanted = {
+        prefix + recipe.tensor(source, kind).replace("{i}", "0").replace("{e}", "0")
+        for recipe in names.recipes.values()
+        for source in recipe.sources
+        for kind in ("weight", "bias")
+        for prefix in names.prefixes
+    }
+    for tensor in tensors:
+        whole = OF_CODES.sub("", tensor)
+        known = {tensor, whole, f"{whole}.weight"} & wanted
+        assert known or names.unused.fullmatch(tensor), tensor
+    embedding = names.recipe("embed_tokens").tensor(
+        names.recipe("embed_tokens").sources[0], "weight"
+    )
+    assert any(prefix + embedding in tensors for prefix in names.prefixes)

@@ -9,7 +9,6 @@ from pellucid.models.config_json import Windows, attention_biases, llama_like, m
 from pellucid.models.family import (
     LLAMA_WEIGHTS,
     QK_NORM_WEIGHTS,
-    ROTARY_BUFFERS,
     Family,
     GgufFamily,
 )
@@ -53,7 +52,6 @@ QWEN2 = Family(
     read_config=read_qwen2,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
-    unused=rf"{ROTARY_BUFFERS}|model\.mtp_layers\..*",  # MiMo has layers that draft
     gguf=GgufFamily("qwen2", _GGUF_KEYS, llama_like_values),
 )
 

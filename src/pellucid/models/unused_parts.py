@@ -43,7 +43,7 @@ SOUND = UnusedPart(
 )
 DRAFTS = UnusedPart(
     "layers that draft",
-    hf=r"mtp\..*",
+    hf=r"mtp\..*|model\.mtp_layers\..*",
     gguf=r"mtp\..*|blk\.\d+\.nextn\..*",
     keys="nextn_predict_layers",
 )
