@@ -416,6 +416,16 @@ def test_an_unknown_tokenizer_is_refused_before_weights_are_read(
         LLM(str(file), backend="numpy")
 
 
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_no_token_begins_or_ends_a_text(none: int, tmp_path: Path) -> None:
+    file = GgufCheckpoint(write_both(tmp_path))
+    roles = ("bos", "eos", "eot", "eom")
+    keys = {f"tokenizer.ggml.{role}_token_id": none for role in roles}
+    file.metadata = dict(file.metadata) | keys
+    config = read_gguf_config(read_gguf_metadata(file, {}))
+    assert (config.bos_token_id, config.eos_token_ids) == (None, ())
+
+
 def test_another_tokenizer_must_fit(tmp_path: Path) -> None:
     file = write_both(tmp_path)
     path = tmp_path / "tokenizer.json"

@@ -9,7 +9,7 @@ import numpy as np
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
-from pellucid.loading.gguf_tokenizer_keys import read_end_token_ids
+from pellucid.loading.gguf_tokenizer_keys import BOS_TOKEN_ID, read_end_token_ids, role_id
 from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
@@ -115,7 +115,9 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
         raise metadata.error(ROPE_DIM, f"must be an even share of the head's {head_dim}")
     end_token_ids = read_end_token_ids(metadata.values)
     return replace(
-        config, eos_token_ids=tuple(each for each in end_token_ids if each < config.vocab_size)
+        config,
+        bos_token_id=role_id(metadata.values, BOS_TOKEN_ID),
+        eos_token_ids=tuple(each for each in end_token_ids if each < config.vocab_size),
     )
 
 

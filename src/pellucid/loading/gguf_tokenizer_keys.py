@@ -8,7 +8,8 @@ PREFIX = "tokenizer.ggml."
 MODEL, PRE, TOKENS, TOKEN_TYPE, SCORES, MERGES = (
     f"{PREFIX}{name}" for name in ("model", "pre", "tokens", "token_type", "scores", "merges")
 )
-EOS_TOKEN_ID, EOS_TOKEN_IDS = f"{PREFIX}eos_token_id", f"{PREFIX}eos_token_ids"
+BOS_TOKEN_ID, EOS_TOKEN_ID = f"{PREFIX}bos_token_id", f"{PREFIX}eos_token_id"
+EOS_TOKEN_IDS = f"{PREFIX}eos_token_ids"
 _TEMPLATE, _TEMPLATE_NAMES = "tokenizer.chat_template", "tokenizer.chat_templates"
 
 # Roles of single tokens: `tokenizer.ggml.eos_token_id` and so on.

@@ -228,16 +228,16 @@ class GgufMetadata:
     def widths_of_tensors(self, key: str) -> set[int]:
         """The widths that the layers' tensors have, of which `key` says one."""
         name = _WIDTHS[key]
-        shapes = (
-            self.shapes.get(f"blk.{layer}.{name}.weight") for layer in range(num_layers(self))
-        )
+        shapes = (self.shapes.get(f"blk.{layer}.{name}.weight") for layer in self._layers())
         return {shape[-1] for shape in shapes if shape}
 
     def has_tensor_of_layers(self, name: str) -> bool:
         """Whether a layer has the tensor `name`, in which "{i}" stands for the layer."""
-        return any(
-            name.replace("{i}", str(layer)) in self.shapes for layer in range(num_layers(self))
-        )
+        return any(name.replace("{i}", str(layer)) in self.shapes for layer in self._layers())
+
+    def _layers(self) -> range:
+        """The layers that may have tensors: a file may claim billions."""
+        return range(min(num_layers(self), len(self.shapes)))
 
     def model_values(self) -> dict[str, Any]:
         """The values that config.json has in every family."""
@@ -247,7 +247,8 @@ class GgufMetadata:
             # Files name it in several ways; the embedding decides.
             "vocab_size": self.shapes["token_embd.weight"][0],
             "tie_word_embeddings": not self.has_tensor("output.weight"),
-            "bos_token_id": self.values.values.get("tokenizer.ggml.bos_token_id"),
+            # The tokenizer's keys say both.
+            "bos_token_id": None,
             "eos_token_id": None,
         }
 
