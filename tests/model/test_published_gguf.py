@@ -1,15 +1,28 @@
 """Tiny files with the keys, types and names of published GGUF files answer as the same weights in safetensors."""
 
+import json
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from pellucid import LLM, SamplingParams
+from pellucid.checking.dump import dump_model
+from pellucid.config import EngineConfig
+from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
 from support.gguf_files import GGUF_OVERRIDES, order_v_heads_as_llama_cpp, write_gguf
-from support.published import Published, published_names, read_published, with_keys_of
+from support.published import (
+    Published,
+    parse_published,
+    published_names,
+    read_published,
+    with_keys_of,
+    write_published,
+)
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True)
 PROMPTS = ["the quick brown fox", "naïve 你好 <|im_end|> fox"]
@@ -122,3 +135,22 @@ def test_same_answers_as_from_safetensors(name: str, tmp_path: Path) -> None:
     if published.architecture in ("qwen35", "qwen35moe"):
         order_v_heads_as_llama_cpp(tmp_path)
     assert answers(file) == answers(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma4", "qwen3.5-moe"])
+def test_a_dump_of_a_file_is_an_entry_of_the_corpus(family: str, tmp_path: Path) -> None:
+    overrides = GGUF_OVERRIDES.get(family)
+    write_checkpoint(tmp_path, family, config_overrides=overrides)
+    file = write_gguf(tmp_path / "model.gguf", tmp_path, matrix_type=GGMLQuantizationType.Q8_0)
+    dump = json.loads(json.dumps(dump_model(EngineConfig(model=str(file)))))
+    published = parse_published("dump", dump)
+    model = open_stored_model(file)
+    again = open_stored_model(write_published(tmp_path / "again.gguf", published))
+    assert list(again.tensors) == list(model.tensors)
+    ropes = [attention.rope for attention in model.config.attentions]
+    layers = list(again.config.layers)
+    for index, layer in enumerate(layers):  # the numbers of rope factors are made up
+        if layer.attention is not None:
+            attention = replace(layer.attention, rope=ropes.pop(0))
+            layers[index] = replace(layer, attention=attention)
+    assert replace(again.config, layers=tuple(layers)) == model.config

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,24 @@ class Published:
     def is_supported(self) -> bool:
         return self.architecture in gguf_architectures()
 
+    @cached_property
+    def all_tensors(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """Type and shape, rows first, of all tensors of the file: of those that the decoder reads, and of listed ones.
+
+        Whether the head is stored apart, and q, k and v have biases, follows from the list or from the number of
+        tensors. None of an architecture that does not load.
+        """
+        expected = sum(self.types.values())
+        if expected and expected == len(self.tensors):
+            return {name: (kind, tuple(dims[::-1])) for name, (kind, dims) in self.tensors.items()}
+        found: Mapping[str, tuple[str, tuple[int, ...]]] = {}
+        for facts in _guesses(self) if self.is_supported else ():
+            guess = _tensors(self, facts)
+            found = found or guess
+            if guess and len(guess) in (expected, expected or len(guess)):
+                return guess
+        return found
+
 
 def published_names() -> list[str]:
     """The names of all files of the corpus."""
@@ -116,7 +134,11 @@ def published_names() -> list[str]:
 @cache
 def read_published(name: str) -> Published:
     """The file `name` of the corpus."""
-    given = json.loads((FOLDER / f"{name}.json").read_text())
+    return parse_published(name, json.loads((FOLDER / f"{name}.json").read_text()))
+
+
+def parse_published(name: str, given: Mapping[str, Any]) -> Published:
+    """A file in the form of the corpus, which `pellucid check --dump` prints."""
     kv = given["kv"] | given.get("completed", {})
     types = given.get("types")
     tensors = {each: (kind, dims) for each, (kind, dims) in given.get("tensors", {}).items()}
@@ -135,24 +157,6 @@ def _renamed(kv: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 # -- tensors ---------------------------------------------------------------------------------------
-
-
-@cache
-def full_tensors(name: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape, rows first, of all tensors that the file `name` has: those that the decoder reads, and the listed
-    ones that it does not. Whether the head is stored apart, and q, k and v have biases, follows from the list
-    or from the number of tensors."""
-    published = read_published(name)
-    if not published.is_supported:
-        return {}
-    expected = sum(published.types.values())
-    found: Mapping[str, tuple[str, tuple[int, ...]]] = {}
-    for facts in _guesses(published):
-        guess = _tensors(published, facts)
-        found = found or guess
-        if guess and len(guess) in (expected, expected or len(guess)):
-            return guess
-    return found
 
 
 def _tensors(
@@ -467,7 +471,7 @@ def write_published(
     """
     # The parts of a split file become one.
     kv = {k: list(given) for k, given in published.kv.items() if not k.startswith("split.")}
-    tensors = full_tensors(published.name)
+    tensors = published.all_tensors
     if edit is not None:
         edit(kv)
     entries = [_entry(key, *_with_value(key, given, vocabulary)) for key, given in kv.items()]

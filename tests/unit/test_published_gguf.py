@@ -19,7 +19,6 @@ from pellucid.models.gguf_metadata import with_widths_of_tensors
 from support.published import (
     FOLDER,
     Published,
-    full_tensors,
     metadata_of,
     published_names,
     read_published,
@@ -139,13 +138,15 @@ def rounded(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", [name for name in READ if read_published(name).types])
 def test_as_many_tensors_are_read_as_the_file_has(name: str) -> None:
-    assert len(full_tensors(name)) == sum(read_published(name).types.values())
+    published = read_published(name)
+    assert len(published.all_tensors) == sum(published.types.values())
 
 
 @pytest.mark.parametrize("name", [name for name in READ if read_published(name).tensors])
 def test_listed_tensors_have_the_shapes_that_are_read(name: str) -> None:
     """And a listed layer has no others."""
-    listed, tensors = read_published(name).tensors, full_tensors(name)
+    published = read_published(name)
+    listed, tensors = published.tensors, published.all_tensors
     for each, (kind, dims) in listed.items():
         own_kind, shape = tensors[each]
         row = shape[1:] if shape[0] == 1 and len(shape) == 2 else shape  # its axis may be left out
@@ -180,8 +181,9 @@ def most_keys_of_each_architecture() -> list[str]:
 
 def facts_of(name: str, published: Published | None = None) -> ModelConfig:
     """The facts of the file, perhaps with other keys."""
-    shapes = {each: shape for each, (_, shape) in full_tensors(name).items()}
-    metadata = metadata_of(read_published(name) if published is None else published, shapes)
+    whole = read_published(name)
+    shapes = {each: shape for each, (_, shape) in whole.all_tensors.items()}
+    metadata = metadata_of(whole if published is None else published, shapes)
     return read_gguf_config(with_widths_of_tensors(metadata)[0])
 
 
