@@ -9,7 +9,7 @@ import pytest
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.prompts import ChatPrompt
 from pellucid.sampling_params import SamplingParams
-from pellucid.server.protocols.answers import AnswerForm
+from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.reasoning import known_variables, switch_budget
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES

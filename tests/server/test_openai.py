@@ -165,7 +165,7 @@ def test_echo_without_an_answer(server: RunningServer) -> None:
 
 def test_tokens_of_equal_text_are_all_there() -> None:
     from pellucid.outputs import Logprob
-    from pellucid.server.protocols.openai_completions import _by_text
+    from pellucid.server.protocols.openai_completions_api.choice_writer import _by_text
 
     at = {
         5: Logprob(-1.0, -1.0, 1, "a"),

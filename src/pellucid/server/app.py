@@ -34,7 +34,7 @@ from pellucid.server.protocols.anthropic_api.routes import Messages
 from pellucid.server.protocols.ollama_api.model_routes import OllamaModels
 from pellucid.server.protocols.ollama_api.routes import Ollama
 from pellucid.server.protocols.openai_chat_api.routes import ChatCompletions
-from pellucid.server.protocols.openai_completions import Completions
+from pellucid.server.protocols.openai_completions_api.routes import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses_api.routes import Responses
 from pellucid.server.protocols.tables import FIELD_TABLES

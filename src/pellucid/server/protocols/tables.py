@@ -1,10 +1,11 @@
 """The tables of fields of all routes."""
 
 from pellucid.server import run_bodies
-from pellucid.server.protocols import openai_completions, tokens
+from pellucid.server.protocols import tokens
 from pellucid.server.protocols.anthropic_api import fields as anthropic
 from pellucid.server.protocols.ollama_api import fields as ollama
 from pellucid.server.protocols.openai_chat_api import fields as openai_chat
+from pellucid.server.protocols.openai_completions_api import fields as openai_completions
 from pellucid.server.protocols.openai_responses_api import fields as openai_responses
 from pellucid.server.protocols.openai_shared import fields as openai_shared
 

@@ -10,12 +10,12 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import (
     answer_rule,
     anthropic_tool_choice,
     openai_format_rule,
 )
-from pellucid.server.protocols.answers import AnswerForm
 from pellucid.server.protocols.anthropic_api.fields import (
     COUNT_FIELDS,
     MESSAGES_FIELDS,

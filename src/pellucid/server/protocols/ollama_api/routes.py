@@ -14,8 +14,8 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import ToolChoice, answer_rule, ollama_format_rule
-from pellucid.server.protocols.answers import AnswerForm
 from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.protocols.ollama_api.fields import (
     CHAT_FIELDS,

@@ -119,9 +119,10 @@ class ChatChoiceWriter:
         return choice
 
     def _shown(self, events: list[BlockEvent]) -> list[BlockEvent]:
-        """Without those of a kind that the client does not want."""
-        shown = (*self._growing, BlockKind.CALL)
-        return [event for event in events if event.block.kind in shown]
+        """Without those of reasoning, if the client does not want it."""
+        if BlockKind.REASONING in self._growing:
+            return events
+        return [event for event in events if event.block.kind is not BlockKind.REASONING]
 
     def _message(self) -> ChatMessage:
         text = self._blocks.text_of(BlockKind.TEXT)

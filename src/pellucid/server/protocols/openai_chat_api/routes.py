@@ -10,8 +10,9 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import answer_rule, openai_tool_choice
-from pellucid.server.protocols.answers import AnswerForm, shown_tools
+from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.protocols.openai_chat_api.choice_writer import ChatChoiceWriter
 from pellucid.server.protocols.openai_chat_api.fields import (

@@ -15,12 +15,12 @@ from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import (
     answer_rule,
     openai_format_rule,
     openai_tool_choice,
 )
-from pellucid.server.protocols.answers import AnswerForm
 from pellucid.server.protocols.openai_responses_api.event_writer import EventWriter
 from pellucid.server.protocols.openai_responses_api.fields import (
     ENCRYPTED,

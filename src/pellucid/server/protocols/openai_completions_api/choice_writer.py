@@ -1,165 +1,20 @@
-"""OpenAI's /v1/completions: text and token ids, lists of both, echo and log-probabilities.
-
-https://platform.openai.com/docs/api-reference/completions, with vLLM's additions.
-"""
+"""Writes one choice of a completion, whole or in parts."""
 
 import codecs
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
-from pellucid.prompts import Prompt
-from pellucid.server.endpoint import Call, Reply, StreamedReply
-from pellucid.server.errors import refused
-from pellucid.server.fields import FieldTable, honoured, not_served
-from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_name
+from pellucid.server.protocols.openai_completions_api.fields import CompletionBody
+from pellucid.server.protocols.openai_completions_api.reply_objects import Logprobs, TextChoice
 from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
-from pellucid.server.protocols.openai_shared.fields import (
-    SAMPLING_FIELDS,
-    STREAM_OPTION_FIELDS,
-    SamplingFields,
-)
-from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
-from pellucid.server.protocols.reasoning import with_budget
-from pellucid.server.protocols.sampling import warn_of_room
-from pellucid.server.serving import Serving
 from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
-
-class CompletionBody(SamplingFields, kw_only=True):
-    prompt: str | list[Any]
-    best_of: int | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
-
-    @property
-    def is_prompt_only(self) -> bool:
-        """Whether the reply is the prompt, without an answer."""
-        return self.max_tokens == 0 and bool(self.echo)
-
-
-COMPLETION_FIELDS = FieldTable(
-    "POST /v1/completions",
-    CompletionBody,
-    (
-        *honoured(
-            prompt="a string, token ids, or a list of strings and lists of token ids",
-            max_tokens="left out, 16; the answer ends when the context is full; 0 with echo"
-            " gives the prompt alone",
-            best_of="completions to generate; the n best are returned",
-            echo="the reply begins with the prompt and its log-probabilities",
-            logprobs="0..20 likeliest tokens at each position, the chosen one always with them",
-        ),
-        *SAMPLING_FIELDS,
-        *not_served(suffix="no model with a fill-in-the-middle form is supported"),
-    ),
-    objects={"stream_options": STREAM_OPTION_FIELDS},
-    example={"prompt": "Once upon a time", "max_tokens": 32},
-)
-
-
-class Logprobs(msgspec.Struct):
-    text_offset: list[int]
-    token_logprobs: list[float | None]
-    tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
-
-
-class TextChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: Logprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: list[Any] | UnsetType | None = UNSET
-
-
-@dataclass
-class Completions:
-    """The handler of the route."""
-
-    serving: Serving
-
-    async def __call__(self, call: Call) -> Reply | StreamedReply:
-        """A text that continues a prompt: strings, token ids, and lists of both."""
-        service, tokenizer = self.serving.service, self.serving.model.tokenizer
-        body, name, request = await service.read(call, self._read)
-        generation = await service.start(request, call)
-        warn_of_room(generation, next(iter(body.limit), None), self.serving.model.max_model_len)
-        writer = ReplyWriter(
-            generation,
-            body,
-            "cmpl",
-            name,
-            ("text_completion", "text_completion"),
-            lambda number, output: _Choice(number, body, tokenizer, output, body.is_prompt_only),
-        )
-        return await writer.reply()
-
-    def _read(self, call: Call) -> tuple[CompletionBody, str, GenerationRequest]:
-        body = COMPLETION_FIELDS.decode(call.body, call.warnings)
-        body.check_stream()
-        model = self.serving.model
-        name = model.check_name(body.model)
-        limit = body.limit or {"max_tokens": DEFAULT_MAX_TOKENS}
-        if body.is_prompt_only:
-            limit = {"max_tokens": 1}  # the engine computes a prompt to go on
-        logprobs = body.aliased("logprobs", "n_probs")
-        body.logprobs = next(iter(logprobs.values()), None)
-        rule = body.format_rule()
-        params = body.sampling_params(
-            model.default_sampling_params,
-            **limit,
-            **logprobs,
-            best_of=body.best_of,
-            prompt_logprobs=_prompt_logprobs(body),
-            structured_outputs=None if rule is None else rule.params,
-        )
-        budget = body.thinking_budget_in_tokens(model.tokenizer, call.warnings)
-        request = GenerationRequest(
-            prompts_of(body.prompt),
-            with_budget(params, budget),
-            body.priority or 0,
-            body.salt,
-            rule_field="structured_outputs" if rule is None else rule.field,
-        )
-        body.prompt = ""  # not kept for as long as the reply takes
-        return body, name, request
-
-
-def _prompt_logprobs(body: CompletionBody) -> int | None:
-    """How many the engine must compute at each position of the prompt: echo wants as many as logprobs."""
-    wanted = [body.prompt_logprobs, body.logprobs if body.echo else None]
-    return max((number for number in wanted if number is not None), default=None)
-
-
-def prompts_of(prompt: str | list[Any]) -> list[Prompt]:
-    """The prompts of a call: one, unless it is a list of strings and of lists of token ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if all(type(element) is int for element in prompt) and prompt:
-        return [prompt]
-    for index, element in enumerate(prompt):
-        if isinstance(element, list) and all(type(token_id) is int for token_id in element):
-            continue
-        if not isinstance(element, str):
-            raise refused(
-                f"prompt[{index}]: must be a string or a list of token ids", f"prompt[{index}]"
-            )
-    return list(prompt)
-
-
-class _Choice:
+class TextChoiceWriter:
     """Writes one choice, whole or in parts."""
 
     def __init__(
