@@ -204,6 +204,11 @@ def test_warnings_stay_few_whatever_a_client_sends() -> None:
     [
         (b'{"sizes": [%b1]}' % (b"1," * ((1 << 20) + 1)), 413, "at most 1048576 times"),
         (b'{"sizes": "%b"}' % (b"{" * ((1 << 17) + 1)), 413, "at most 131072 times"),
+        (
+            b"{%b}" % b",".join(b'"a%d":1' % i for i in range(1025)),
+            400,
+            "1025 fields; at most 1024",
+        ),
         (b'{"sizes": %b1%b}' % (b"[" * 200, b"]" * 200), 400, "sizes: nested too deeply"),
         (b'{"sizes": %b1%b}' % (b'{"a":' * 130, b"}" * 130), 400, "sizes: nested too deeply"),
         (b'{"sizes": %b1%b}' % (b"[" * 100_000, b"]" * 100_000), 400, "is not JSON"),

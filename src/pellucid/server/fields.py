@@ -61,6 +61,7 @@ def neutral_at(*values: float, **notes: str) -> tuple[Field, ...]:
 
 # Clients that send every field mean none by these
 _NOTHING = frozenset({b"null", b'""', b"[]", b"{}", b"false"})
+MAX_FIELDS = 1024  # of an object with a table
 _MAX_NOTHING = max(map(len, _NOTHING))
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -128,7 +129,11 @@ class FieldTable(Generic[Body]):
         Raises:
             ApiError: a field is refused or unknown.
         """
-        for name, raw in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+        given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if len(given) > MAX_FIELDS:
+            where = within.rstrip(".") or "the body"
+            raise refused(f"{where}: has {len(given)} fields; at most {MAX_FIELDS} are allowed")
+        for name, raw in given.items():
             value = memoryview(raw)
             if len(value) <= _MAX_NOTHING and bytes(value) in _NOTHING:
                 continue
