@@ -235,5 +235,8 @@ def test_kept_items_are_bounded_and_of_one_caller() -> None:
     assert kept.find("two", "msg_99") is None
     assert kept.find("one", "msg_0") is None and kept.find("one", None) is None
     assert sum(kept.find("one", f"msg_{number}") is not None for number in range(100)) == 9
+    for number in range(100):
+        kept.keep("two", [{"id": f"msg_{number}", "text": "of another caller"}])
+    assert sum(kept.find("one", f"msg_{number}") is not None for number in range(100)) == 9
     kept.keep("one", [{"id": "msg_99", "text": ""}] * 3)
     assert kept.find("one", "msg_99") == {"id": "msg_99", "text": ""}
