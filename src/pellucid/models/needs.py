@@ -39,7 +39,7 @@ _NEEDS: Mapping[str, str] = {
     r"mamba|falconmamba|falconh1|nemotronh|jamba|bamba|zamba|plamo2|hymba|samba": _STATE_SPACE,
     r"rwkv|arwkv": "RWKV's recurrence",
     r"olmo3?hybrid": "gated delta nets between layers with OLMo's norms",
-    r"deci|nemotronnas": "layers of different shapes, some without attention or without an MLP",
+    r"deci(lm|$)|nemotronnas": "layers of different shapes, some without attention or without an MLP",
     r"nemotron": "squared ReLU, and layer norms that are stored as their distance from 1",
     r"arcee|apertus": "an MLP without a gate, whose activation is a squared or expanded ReLU",
     r"bitnet": "norms inside of attention and of the MLP, before weights of three values",
@@ -53,14 +53,14 @@ _NEEDS: Mapping[str, str] = {
     r"afmoe|exaonemoe|mimov2|mimo2|step3": "experts chosen by sigmoids, in other layers than LFM2's",
     r"openelm": "layers with different numbers of heads",
     r"bloom|mpt|jais|refact": _ALIBI,
-    r"opt|gptbigcode|starcoder(forcausallm)?$|xglm|gptneo(forcausallm)?$": "learned positions in layers unlike GPT-2's",
+    r"opt(forcausallm)?$|gptbigcode|starcoder(forcausallm)?$|xglm|gptneo(forcausallm)?$": "learned positions in layers unlike GPT-2's",
     r"starcoder2": _UNGATED_NORMS,
     r"chatglm": "the tensors' layout of GLM-4's first release, of which there are converted ones (-hf)",
     r"internlm|baichuan|qwenlmhead|qwen$|exaone(forcausallm)?$": "tensors under other names, joined in another order",
     r"olmo(forcausallm)?$": "layer norms without weights",
     r"llada|dream|rnd1": "denoising of all positions at once instead of one token after the other",
     r"wavtokenizer|csm|moshi|dac|encodec|snac": "sound instead of tokens",
-    r".*(moe|mixtral|sparse)": "experts with a router of another kind",
+    r".*(moe|mixtral|sparse)": "a mixture of experts of its own",
 }  # fmt: skip
 
 
