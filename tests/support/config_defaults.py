@@ -22,6 +22,11 @@ _NOTES = {
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
     *("summary_first_dropout", "image_token_id", "video_token_id", "vision_start_token_id"),
     *("vision_end_token_id", "classifier_dropout"),
+    *(
+        "time_step_min",
+        "time_step_max",
+        "time_step_limit",
+    ),  # of Mamba's layers, which no family has
 }
 _BASE = {each.name for each in dataclasses.fields(transformers.PreTrainedConfig)}
 

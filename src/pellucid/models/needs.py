@@ -53,7 +53,7 @@ _NEEDS: Mapping[str, str] = {
     r"afmoe|exaonemoe|mimov2|mimo2|step3": "experts chosen by sigmoids, in other layers than LFM2's",
     r"openelm": "layers with different numbers of heads",
     r"bloom|mpt|jais|refact": _ALIBI,
-    r"opt(forcausallm)?$|gptbigcode|starcoder(forcausallm)?$|xglm|gptneo(forcausallm)?$": "learned positions in layers unlike GPT-2's",
+    r"(opt|starcoder|gptneo)(forcausallm)?$|gptbigcode|xglm": "learned positions in layers unlike GPT-2's",
     r"starcoder2": _UNGATED_NORMS,
     r"chatglm": "the tensors' layout of GLM-4's first release, of which there are converted ones (-hf)",
     r"internlm|baichuan|qwenlmhead|qwen$|exaone(forcausallm)?$": "tensors under other names, joined in another order",
