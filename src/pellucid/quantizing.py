@@ -16,7 +16,7 @@ from pellucid.backends.ops import Matrix, MatrixStack, Vector
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
 from pellucid.config import EngineConfig
-from pellucid.loading.hf_config import CONFIG_FILE
+from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE
 from pellucid.loading.hub import find_model
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.open_model import open_stored_model
@@ -28,7 +28,6 @@ from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import as_floats
 from pellucid.models.registry import decoder_class
 from pellucid.text.compact_tokenizer import compact_tokenizer
-from pellucid.text.tokenizer_texts import TOKENIZER_FILE
 
 # Copied as they are. Sums of the weights would be wrong, so SHA256SUMS is not among them.
 _COPIED = (

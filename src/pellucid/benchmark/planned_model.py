@@ -10,8 +10,8 @@ from pellucid.benchmark.estimate import ModelFormats, matrix_bytes
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig
-from pellucid.loading.checkpoint import has_weights
-from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
+from pellucid.loading.file_names import CONFIG_FILE, has_weights
+from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.hub import ModelLocation
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model

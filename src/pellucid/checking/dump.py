@@ -13,13 +13,17 @@ from typing import Any
 from pellucid.checking.check_model import check_model
 from pellucid.checking.template_variables import template_variables
 from pellucid.config import EngineConfig
-from pellucid.loading.checkpoint import Checkpoint, has_weights
+from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.file_names import (
+    CONFIG_FILE,
+    GENERATION_CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+    has_weights,
+)
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_types import ForeignType
-from pellucid.loading.hf_config import CONFIG_FILE, GENERATION_CONFIG_FILE
 from pellucid.loading.hub_headers import find_headers
 from pellucid.text.tokenizer_texts import (
-    TOKENIZER_CONFIG_FILE,
     read_chat_templates,
     read_optional_json,
 )
@@ -64,7 +68,7 @@ def dump_model(config: EngineConfig) -> dict[str, Any]:
 
 def _quotes_cut(sentence: str) -> str:
     """A sentence without the values that it quotes, where they are paths or texts."""
-    return _QUOTED.sub(lambda quoted: _without_texts(quoted[1]).join('""'), sentence)
+    return _QUOTED.sub(lambda quoted: f'"{_without_texts(quoted[1])}"', sentence)
 
 
 # -- GGUF ------------------------------------------------------------------------------------------

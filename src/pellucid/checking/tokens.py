@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 from pellucid.checking.chat import chat_facts
 from pellucid.checking.report import ChatFacts, EndToken
 from pellucid.json_object import JsonObject
-from pellucid.loading.hf_config import CONFIG_FILE, GENERATION_CONFIG_FILE
+from pellucid.loading.file_names import (
+    CONFIG_FILE,
+    GENERATION_CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+)
 from pellucid.loading.stored_model import StoredModel
 from pellucid.text.responses.family_records import find_answer_ends
 from pellucid.text.tokenizer_texts import (
-    TOKENIZER_CONFIG_FILE,
     find_tokenizer_file,
     read_added_tokens,
     read_chat_templates,

@@ -8,17 +8,11 @@ import ml_dtypes
 import numpy.typing as npt
 
 from pellucid.backends.row_table import MatrixRows
+from pellucid.loading.file_names import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 _FP8 = "F8_E4M3"
-
-
-def has_weights(directory: Path) -> bool:
-    """Whether `Checkpoint` finds files of tensors in `directory`."""
-    return any((directory / name).exists() for name in (INDEX_FILE, SINGLE_FILE))
 
 
 class Checkpoint:

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.loading.checkpoint import has_weights
+from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE, has_weights
 from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
-from pellucid.loading.hf_config import CONFIG_FILE, read_model_config
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantization_settings import SETTINGS_FILES
 
@@ -17,7 +16,6 @@ BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
 
 # What is downloaded. Never code, never pickles; "model*" leaves out a second copy in another layout.
-TOKENIZER_FILE = "tokenizer.json"
 ALWAYS_THERE = ".gitattributes"  # without a file there is no snapshot
 _TOKENIZER_FILES = (
     ALWAYS_THERE,
@@ -176,6 +174,9 @@ def _download(name: HubName) -> Path:
     """The directory or the GGUF file. Configuration comes first: what does not load is not downloaded."""
     snapshot = fetch_files(name, SMALL_FILES if name.tag is None else (ALWAYS_THERE,))
     if name.tag is None and (snapshot / CONFIG_FILE).is_file():
+        # Imported here: models that are here already need none of it.
+        from pellucid.loading.hf_config import read_model_config
+
         read_model_config(snapshot)
         snapshot = fetch_files(name, (*SMALL_FILES, *_WEIGHT_FILES), snapshot)
         if has_weights(snapshot):

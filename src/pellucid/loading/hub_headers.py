@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from pellucid.loading.checkpoint import INDEX_FILE, SINGLE_FILE
-from pellucid.loading.hf_config import CONFIG_FILE
+from pellucid.loading.file_names import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, TOKENIZER_FILE
 from pellucid.loading.hub import (
     ALWAYS_THERE,
     SMALL_FILES,
-    TOKENIZER_FILE,
     HubName,
     ModelLocation,
     choose_gguf,

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from pellucid.json_object import JsonObject
-from pellucid.loading.checkpoint import Checkpoint, has_weights
+from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.checksums import verify_checksums
+from pellucid.loading.file_names import CONFIG_FILE, has_weights
 from pellucid.loading.foreign.foreign_checkpoint import ForeignCheckpoint
 from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
-    CONFIG_FILE,
     read_default_sampling_params,
     read_model_config,
 )

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.loading.checkpoint import INDEX_FILE, SINGLE_FILE
+from pellucid.loading.file_names import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.quantized_layout import file_metadata
 
 MAX_FILE_BYTES = 1 << 30  # bytes held in memory before they are written

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pellucid.json_object import JsonObject
-from pellucid.loading.hf_config import CONFIG_FILE
+from pellucid.loading.file_names import CONFIG_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import read_quantization_config

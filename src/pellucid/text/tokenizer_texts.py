@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pellucid.loading.file_names import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from pellucid.loading.files import open_regular, read_bytes
 from pellucid.loading.json_file import read_json_object
 
-TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 _MAX_TEMPLATE_BYTES = 4 << 20
 # Added tokens stand near the beginning of tokenizer.json, before the vocabulary.
 _BEGINNING_BYTES = 1 << 20
