@@ -20,17 +20,26 @@ from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
-from pellucid.benchmark.estimate import ModelFormats, Workload, estimate
+from pellucid.benchmark.estimate import ModelFormats, Workload, estimate, estimate_memory
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Decode, Prefill
+from pellucid.checking.report import (
+    ChatFacts,
+    EndToken,
+    LayerFacts,
+    ModelFacts,
+    ModelReport,
+    StoredType,
+)
 from pellucid.cli import main
 from pellucid.cli.ablate import print_ablation
 from pellucid.cli.app import all_verbs
 from pellucid.cli.bench_report import print_bench
+from pellucid.cli.check_report import print_report
 from pellucid.cli.comparison import Arm, Comparison
 from pellucid.cli.comparison_report import print_comparison
 from pellucid.cli.eval_kv import print_qualities
@@ -131,6 +140,42 @@ def plan(tmp_path: Path) -> None:
         for requests in (1, 8, 32)
     }
     print_plan("qwen3-30b-a3b, weights int4, KV cache bf16", machine, estimates)
+
+
+def check(tmp_path: Path) -> None:
+    facts = ModelFacts(
+        "Qwen3_5MoeForCausalLM",
+        "gguf",
+        40,
+        (
+            LayerFacts(30, "recurrence", num_experts=256, num_chosen=8),
+            LayerFacts(10, "attention", 16, 2, 256, None, 256, 8),
+        ),
+        2048,
+        262_144,
+        248_320,
+        (StoredType("Q4_K", 432, 19_443_068_928), StoredType("F32", 301, 88_812_748)),
+    )
+    ends = (
+        EndToken(248_046, "<|im_end|>", ("tokenizer.ggml.eos_token_id",)),
+        EndToken(248_044, None, ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eos_token_ids")),
+    )
+    chat = ChatFacts(True, True, "qwen3_coder", True, True, "enable_thinking")
+    model = find_shape("qwen3.5-0.8b")
+    numbers = estimate_memory(model, ModelFormats("none", "bf16", 32), 24e9, Workload(512, 128))
+    report = ModelReport(
+        "Qwen3.5-35B-A3B-Q4_K_M.gguf",
+        None,
+        ("left out: layers that draft (20 tensors, 1 key)",),
+        facts,
+        ends,
+        chat,
+        {number.name: number for number in numbers},
+        640,
+    )
+    print_report(report, is_first=True)
+    refusal = 'mamba-2.8b.gguf: general.architecture="mamba": no family has what it needs'
+    print_report(ModelReport("mamba-2.8b.gguf", refusal), is_first=False)
 
 
 def ablate(tmp_path: Path) -> None:
@@ -238,6 +283,7 @@ SHOWN: dict[str, Callable[[Path], None]] = {
     "explain-crowded": explain_crowded,
     "eval-kv": eval_kv,
     "plan": plan,
+    "check": check,
     "ablate": ablate,
     "bench-serve": bench_serve,
     "top": top,

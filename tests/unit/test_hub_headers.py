@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from pellucid.loading import hub_headers
+from pellucid.loading import hub_stand_ins
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
@@ -65,7 +65,7 @@ def test_a_directory(
     here = write_checkpoint(
         tmp_path / "here", "llama", num_shards=num_shards, config_overrides={"vocab_size": 9000}
     )
-    monkeypatch.setattr(hub_headers, "_SAFETENSORS_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(hub_stand_ins, "_SAFETENSORS_PIECE_BYTES", piece_bytes)
     hub.files = {**files_of(here), "pytorch_model.bin": b"pickle" * 100}
     assert opened(MODEL) == opened_here(here)
     sent = {name: num for name, num in hub.num_sent.items() if name.endswith(".safetensors")}
@@ -90,7 +90,7 @@ def test_a_gguf_file(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     path = llama3_gguf(tmp_path / "here")
-    monkeypatch.setattr(hub_headers, "_GGUF_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(hub_stand_ins, "_GGUF_PIECE_BYTES", piece_bytes)
     hub.files = {path.name: path.read_bytes(), "README.md": b"# tiny"}
     assert opened(f"{MODEL}:F32") == opened_here(path)
     tensors = GgufFile(path).tensors
