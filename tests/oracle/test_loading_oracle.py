@@ -20,6 +20,7 @@ from support.recording_backend import RecordingBackend
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+transformers_models = pytest.importorskip("support.transformers_models")
 
 SIZES = (
     *("hidden_size", "intermediate_size", "vocab_size"),
@@ -33,7 +34,7 @@ def transformers_model(config: dict[str, Any]) -> Any:
         key: value for key, value in config.items() if key not in ("architectures", "model_type")
     }
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(
+    model = transformers_models.make_theirs(
         transformers.CONFIG_MAPPING[config["model_type"]](**facts)
     )
     for name, parameter in model.named_parameters():  # norms and biases are born as ones and zeros
@@ -44,16 +45,20 @@ def transformers_model(config: dict[str, Any]) -> Any:
 
 def only_sizes(config: dict[str, Any]) -> dict[str, Any]:
     """What is left when every key that may be missing is."""
-    keep = [*SIZES, "model_type", "pad_token_id"]
-    if config["model_type"] == "lfm2_moe":  # transformers has no default for it
-        keep.append("layer_types")
+    if "text_config" in config:
+        keep = ["model_type", "vision_config"]
+        whole = {key: value for key, value in config.items() if key in keep}
+        return whole | {"text_config": only_sizes(config["text_config"])}
+    keep = [*SIZES, "model_type", "pad_token_id", "vision_config"]
+    if config["model_type"] in ("lfm2_moe", "granitemoehybrid"):  # no default, or another model
+        keep += ["layer_types", "num_local_experts", "mamba_n_heads"]
     sizes = {key: value for key, value in config.items() if key in keep}
     return sizes | {"pad_token_id": 0}
 
 
 def as_we_keep_it(name: str, numbers: Any, family: str, logits_scale: float) -> Any:
     """Norms whole where they are stored as their distance from 1; the last one times what scales the logits."""
-    if family.startswith(("gemma2", "gemma3", "qwen3.5", "qwen3-next")):
+    if family == "gemma" or family.startswith(("gemma2", "gemma3", "qwen3.5", "qwen3-next")):
         if name.endswith("norm.weight") and "linear_attn" not in name:
             return numbers + 1
         if name.endswith("A_log"):
@@ -74,7 +79,10 @@ def stored_numbers(model: Any) -> list[tuple[str, Any]]:
     return [
         (name, tensor.detach().numpy())
         for name, tensor in tensors
-        if isinstance(tensor, torch.nn.Parameter) or name.endswith(("expert_bias", "layer_scalar"))
+        if ".visual." not in name
+        and (
+            isinstance(tensor, torch.nn.Parameter) or name.endswith(("expert_bias", "layer_scalar"))
+        )
     ]
 
 
@@ -88,16 +96,16 @@ def test_saved_checkpoint(family: str, defaults: bool, tmp_path: Path) -> None:
 
     backend = RecordingBackend()
     _, ours = load_decoder(tmp_path, backend)
-    theirs = model.config
+    theirs = model.config.get_text_config()
     assert ours.vocab_size == theirs.vocab_size
     assert ours.hidden_size == theirs.hidden_size
     assert ours.num_layers == theirs.num_hidden_layers
     for layer in ours.layers:
         assert layer.attention is None or layer.attention.num_heads == theirs.num_attention_heads
     assert ours.max_position_embeddings == theirs.max_position_embeddings
-    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
-    assert ours.bos_token_id == theirs.bos_token_id
-    eos = theirs.eos_token_id
+    assert ours.tie_word_embeddings == model.config.tie_word_embeddings
+    assert ours.bos_token_id == getattr(theirs, "bos_token_id", None)
+    eos = getattr(theirs, "eos_token_id", None)
     eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
     assert ours.eos_token_ids == tuple(i for i in eos if i < theirs.vocab_size)
 
@@ -116,8 +124,9 @@ def test_facts_of_the_layers(family: str, defaults: bool, tmp_path: Path) -> Non
     model = transformers_model(only_sizes(config) if defaults else config)
     model.save_pretrained(tmp_path)
     _, ours = load_decoder(tmp_path, RecordingBackend())
-    theirs = model.config
-    for layer, our_layer in zip(model.model.layers, ours.layers, strict=True):
+    theirs = model.config.get_text_config()
+    layers = getattr(model.model, "language_model", model.model).layers
+    for layer, our_layer in zip(layers, ours.layers, strict=True):
         if our_layer.attention is not None:
             compare_attention(our_layer.attention, layer.self_attn, theirs)
         else:
@@ -165,7 +174,8 @@ def compare_recurrence(our_layer: LayerConfig, layer: Any) -> None:
 
 
 def compare_feed_forward(our_layer: LayerConfig, layer: Any) -> None:
-    block = getattr(layer, "mlp", None) or layer.feed_forward
+    names = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
+    block = next(own for name in names if (own := getattr(layer, name, None)) is not None)
     experts = our_layer.experts
     if hasattr(layer, "router"):  # Gemma 4: experts beside the MLP
         assert experts is not None and our_layer.mlp is not None
@@ -181,7 +191,8 @@ def compare_feed_forward(our_layer: LayerConfig, layer: Any) -> None:
         assert experts.shared_gate == hasattr(block, "shared_expert_gate")
         block = getattr(block, "shared_expert", None)
     if our_layer.mlp is not None:
-        down_proj = getattr(block, "down_proj", None) or block.w2
+        names = ("down_proj", "w2", "output_linear")
+        down_proj = next(getattr(block, name) for name in names if hasattr(block, name))
         assert our_layer.mlp.bias == (down_proj.bias is not None)
         assert our_layer.mlp.intermediate_size == down_proj.in_features
     else:
