@@ -212,6 +212,14 @@ def kv_heads_of_layers(writer: GGUFWriter) -> None:
     writer.kv_data[0]["qwen35.full_attention_interval"].value = 2  # what the kv-heads say wins
 
 
+def what_stands_for_none(writer: GGUFWriter) -> None:
+    writer.add_string("llama.rope.scaling.type", "")
+    writer.add_float32("llama.rope.scaling.factor", 0.0)
+    writer.add_float32("llama.rope.scaling.yarn_beta_fast", 0.0)
+    writer.add_uint32("llama.rope.scaling.original_context_length", 0)
+    writer.add_uint32("llama.attention.head_dim", 16)
+
+
 def recurrent_layers(writer: GGUFWriter) -> None:
     writer.add_array("qwen35.attention.recurrent_layers", [True, True, True, False, True])
     writer.kv_data[0]["qwen35.full_attention_interval"].value = 3
@@ -260,6 +268,7 @@ def recurrent_layers(writer: GGUFWriter) -> None:
             ),
         ),
         ("qwen2", lambda w: w.add_array("qwen2.feed_forward_length", [96] * 3)),
+        ("llama", what_stands_for_none),
     ],
 )
 def test_the_same_weights_as_other_converters_write_them(

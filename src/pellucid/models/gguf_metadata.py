@@ -18,6 +18,7 @@ MAX_DRAFTING = 64  # layers; far above any model
 EMBEDDING, FEED_FORWARD = "embedding_length", "feed_forward_length"
 HEADS, KV_HEADS = "attention.head_count", "attention.head_count_kv"
 KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
+_HEAD_DIM = "attention.head_dim"  # the same, which Ollama's converter of Llama also writes
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 ROPE_DIM, ROPE_BASE = "rope.dimension_count", "rope.freq_base"
 ATTENTION_SCALE = "attention.scale"
@@ -29,7 +30,8 @@ _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 _ATTENTION_FACTOR = "rope.scaling.attn_factor"
 _BETA_FAST, _BETA_SLOW = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
 
-_SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS, KEY_LENGTH, VALUE_LENGTH}
+_SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS}
+_SIZES |= {KEY_LENGTH, VALUE_LENGTH, _HEAD_DIM}
 ROPE_KEYS = frozenset(
     {ROPE_DIM, ROPE_BASE, ROPE_SCALING, ROPE_SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
 )
@@ -183,10 +185,16 @@ class GgufMetadata:
         return self.values.number(self.full_key(key))
 
     def optional_number(self, key: str) -> float | None:
-        return self.values.optional_number(self.full_key(key))
+        """None also for 0, which stands for none."""
+        value = self.get(key)
+        is_none = value is None or (type(value) in (int, float) and value == 0)
+        return None if is_none else self.number(key)
 
     def optional_string(self, key: str) -> str | None:
-        return self.values.string(self.full_key(key)) if self.get(key) is not None else None
+        """None also for an empty string."""
+        if self.get(key) is None:
+            return None
+        return self.values.string(self.full_key(key)) or None
 
     def flags_of_layers(self, key: str) -> list[bool]:
         """A truth value of each layer."""
@@ -203,8 +211,7 @@ class GgufMetadata:
 
     def given(self, **keys: str) -> dict[str, Any]:
         """Keys of config.json -> numbers of the metadata that are there."""
-        numbers = ((name, self.optional_number(key)) for name, key in keys.items())
-        return {name: number for name, number in numbers if number is not None}
+        return {name: self.number(key) for name, key in keys.items() if self.get(key) is not None}
 
     def with_value(self, key: str, value: Any) -> "GgufMetadata":
         """The same with another value of a key."""
@@ -296,10 +303,11 @@ def llama_like_values(
     head_dim = metadata.optional_integer(KEY_LENGTH) or hidden_size // num_heads
     if head_dim == 0:
         raise metadata.error(HEADS, f"must be at most the embedding's {hidden_size}")
-    if metadata.get(VALUE_LENGTH, head_dim) != head_dim:
-        raise metadata.error(
-            VALUE_LENGTH, f"must be the head's {head_dim}, {metadata.full_key(KEY_LENGTH)}"
-        )
+    for key in (VALUE_LENGTH, _HEAD_DIM):
+        if metadata.get(key, head_dim) != head_dim:
+            raise metadata.error(
+                key, f"must be the head's {head_dim}, {metadata.full_key(KEY_LENGTH)}"
+            )
     rope = rope_values(metadata, head_dim, partial_rotary)
     values: dict[str, Any] = {
         **metadata.model_values(),

@@ -57,7 +57,9 @@ _GROWTH_BETA = "attention.temperature_scale"
 
 def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
     values = llama_like_values(metadata)
-    scaled = metadata.given(mscale_all_dim=YARN_LOG_MULTIPLIER, llama_4_scaling_beta=_GROWTH_BETA)
+    keys = {"mscale_all_dim": YARN_LOG_MULTIPLIER, "llama_4_scaling_beta": _GROWTH_BETA}
+    numbers = ((name, metadata.optional_number(key)) for name, key in keys.items())
+    scaled = {name: number for name, number in numbers if number is not None}
     rope = {**values["rope_parameters"], **scaled}
     if scaled and rope.get("rope_type") != "yarn":
         raise metadata.error(ROPE_SCALING, "must be yarn for a model whose queries grow")
