@@ -654,7 +654,10 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
         (lambda w: w.add_uint16("split.count", 3), "split.count=3: the name of a part must end"),
         (lambda w: w.add_string("general.type", "adapter"), "is a LoRA adapter: merge it"),
         (lambda w: w.add_string("llama.rope.scaling.type", "ntk"), 'scaling.type="ntk": supported'),
-        (lambda w: w.add_float32("general.sampling.temp", -1.0), "general.sampling: temperature"),
+        (
+            lambda w: w.add_float32("general.sampling.temp", -1.0),
+            "general.sampling.temp=-1.0: must be a finite number of at least 0",
+        ),
         (
             lambda w: w.add_tensor("blk.0.extra.weight", np.zeros((2, 2), np.float32)),
             "has no place for the tensors blk.0.extra.weight",

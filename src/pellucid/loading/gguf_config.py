@@ -121,24 +121,34 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     )
 
 
+# Of general.sampling.* -> of `SamplingParams`.
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+
+
 def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
-    """The default sampling parameters of a GGUF file, from `general.sampling.*`."""
-    names = {
-        "temp": "temperature",
-        "top_k": "top_k",
-        "top_p": "top_p",
-        "min_p": "min_p",
-        "penalty_repeat": "repetition_penalty",
-    }
-    given = {
-        name: _decimal(value)
-        for key, name in names.items()
-        if (value := checkpoint.metadata.get(f"general.sampling.{key}")) is not None
-    }
-    try:
-        return SamplingParams(**given)
-    except ValueError as error:
-        raise ValueError(f"{checkpoint.path}: general.sampling: {error}") from None
+    """The default sampling parameters of a GGUF file, from `general.sampling.*`.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    metadata = JsonObject(checkpoint.path, checkpoint.metadata)
+    params = SamplingParams()
+    for own_name, name in _SAMPLING.items():
+        key = f"general.sampling.{own_name}"
+        if (value := checkpoint.metadata.get(key)) is None:
+            continue
+        try:
+            params = replace(params, **{name: _decimal(value)})
+        except ValueError as error:
+            allowed = str(error).partition(": ")[2]
+            raise metadata.error(key, allowed) from None
+    return params
 
 
 def _decimal(value: float) -> Any:
