@@ -72,6 +72,8 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "gptq": (GPTQ, gptq(128)),
     "gptq-g64": (GPTQ | {"group_size": 64}, gptq(64)),
     "gptq-v2": (GPTQ | {"group_size": 32, "checkpoint_format": "gptq_v2"}, gptq(32, offset=0)),
+    "gptq-3": (GPTQ | {"bits": 3}, gptq(128, bits=3)),
+    "gptq-2": (GPTQ | {"bits": 2}, gptq(128, bits=2)),
     "gptq-8": (GPTQ | {"bits": 8, "sym": True}, gptq(128, bits=8)),
     "fp8": (FP8, fp8((128, 128))),
     # Blocks that the pieces in which they are read do not divide
@@ -172,6 +174,21 @@ def test_settings_in_the_files_of_other_tools(
 ) -> None:
     path = write_foreign_checkpoint(tmp_path, settings, write_matrix, settings_file=settings_file)
     assert (logits(path) == logits(path / "floats")).all()
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_biases_of_zeros_that_the_model_does_not_have(value: int, tmp_path: Path) -> None:
+    """As the first AutoGPTQ wrote them for each matrix."""
+
+    def add(arrays: dict[str, np.ndarray]) -> None:
+        arrays[f"{O_PROJ}.bias"] = np.full(256, value, np.float16)
+
+    path = write_foreign_checkpoint(tmp_path, *CASES["gptq"], edit=add)
+    if value:
+        with pytest.raises(ValueError, match=r"no place for the tensors .*o_proj\.bias"):
+            load_decoder(path, EXACT)
+    else:
+        assert (logits(path) == logits(path / "floats")).all()
 
 
 def test_mlx_quantizes_the_embedding_too(tmp_path: Path) -> None:
@@ -488,7 +505,7 @@ def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) ->
         (AWQ | {"bits": 3}, r"quantization_config\.bits=3: supported are 4"),
         (AWQ | {"version": "gemv"}, r'version="gemv": supported are gemm'),
         (AWQ | {"zero_point": False}, r"zero_point=false: supported is true"),
-        (GPTQ | {"bits": 2}, r"bits=2: supported are 4, 8"),
+        (GPTQ | {"bits": 5}, r"bits=5: supported are 2, 3, 4, 8"),
         (
             GPTQ | {"group_size": 48},
             r"group_size=48: supported are 32, 64, 128, multiples of 128, -1",

@@ -115,6 +115,16 @@ def pack_words(codes: np.ndarray, bits: int, order: tuple[int, ...] | None = Non
     return words.view(np.int32)
 
 
+def pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
+    """[R, C] -> U32 [R, C * bits / 32]: a stream of bits, in which a code may begin in one word and end in the next."""
+    words = np.zeros((codes.shape[0], codes.shape[1] * bits // 32), np.uint32)
+    for index in range(codes.shape[1]):
+        for bit in range(bits):
+            word, place = divmod(index * bits + bit, 32)
+            words[:, word] |= ((codes[:, index] >> bit & 1) << place).astype(np.uint32)
+    return words
+
+
 def _draw(
     num_outputs: int, num_inputs: int, group: int, bits: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,8 +164,8 @@ def gptq(group: int, bits: int = 4, offset: int = 1) -> WriteMatrix:
         if bits == 8:
             zeros[:] = 128
         arrays = {
-            ".qweight": np.ascontiguousarray(pack_words(codes, bits).T),
-            ".qzeros": pack_words(zeros.T - offset, bits),
+            ".qweight": np.ascontiguousarray(pack_bits(codes, bits).T).view(np.int32),
+            ".qzeros": pack_bits(zeros.T - offset, bits).view(np.int32),
             ".scales": np.ascontiguousarray(scales.T),
             ".g_idx": np.arange(k, dtype=np.int32) // np.int32(group),
         }
@@ -212,14 +222,9 @@ def mlx(group: int, bits: int, scale_type: str = "bfloat16") -> WriteMatrix:
         scales = scales.astype(scale_type)
         zeros = rng.integers(steps // 3, steps * 2 // 3 + 1, scales.shape)
         biases = (-zeros * scales.astype(np.float64)).astype(scale_type)
-        words = np.zeros((n, k * bits // 32), np.uint32)
-        for index in range(k):
-            for bit in range(bits):
-                word, place = divmod(index * bits + bit, 32)
-                words[:, word] |= ((codes[:, index] >> bit & 1) << place).astype(np.uint32)
         floats = codes * scales.astype(np.float64).repeat(group, 1)
         floats += biases.astype(np.float64).repeat(group, 1)
-        return {".weight": words, ".scales": scales, ".biases": biases}, floats
+        return {".weight": pack_bits(codes, bits), ".scales": scales, ".biases": biases}, floats
 
     return write
 

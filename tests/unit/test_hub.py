@@ -309,7 +309,7 @@ def test_other_formats_are_named(hub: FakeHub, files: dict[str, bytes], message:
             {"hf_quant_config.json": {"quantization": {"quant_algo": "W4A8_AWQ"}}},
             r'hf_quant_config\.json: quantization\.quant_algo="W4A8_AWQ": supported',
         ),
-        ({}, {"quantize_config.json": {"bits": 2}}, r"quantize_config\.json: bits=2: supported"),
+        ({}, {"quantize_config.json": {"bits": 5}}, r"quantize_config\.json: bits=5: supported"),
         ({"quantization": {"bits": 4, "group_size": 16}}, {}, r"quantization\.group_size=16: sup"),
     ],
 )

@@ -252,6 +252,10 @@ class CheckpointParameters:
         """
         if self._config.tie_word_embeddings:
             self._drop_tied_head()
+        for name in [name for name in self._unread if name.endswith(".bias")]:
+            # AutoGPTQ wrote one for each matrix, of models without biases as well.
+            if not as_floats(self._checkpoint.tensor(name)).any():
+                self._mark_read(name)
         if self._unread:
             names = sorted(self._unread)
             shown = ", ".join(names[:_MAX_NAMES_SHOWN])

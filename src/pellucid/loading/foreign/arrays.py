@@ -13,6 +13,7 @@ from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.safetensors_file import TensorInfo
 
 FLOATS = ("F16", "BF16", "F32")
+_MAX_BITS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,16 @@ def rounded_to_f16(scales: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
     """Scales as our formats store them."""
     with np.errstate(over="ignore", invalid="ignore"):  # an infinity is found later, by name
         return scales.astype(np.float16)
+
+
+def unpacked_codes(stream: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """[R, B] bytes, a stream of codes whose first has the lowest bits -> [R, 8 * B / bits] codes."""
+    codes = np.empty((len(stream), 8 * stream.shape[1] // bits), np.uint8)
+    # Some rows at a time, so that single bits take little memory.
+    num_rows = max(1, _MAX_BITS // (8 * stream.shape[1]))
+    for start in range(0, len(stream), num_rows):
+        rows = slice(start, start + num_rows)
+        singles = np.unpackbits(stream[rows], axis=1, bitorder="little")
+        singles = singles.reshape(len(singles), -1, bits)
+        codes[rows] = np.packbits(singles, axis=2, bitorder="little")[:, :, 0]
+    return codes

@@ -19,6 +19,7 @@ from pellucid.loading.foreign.arrays import (
     Matrices,
     modules_with,
     rounded_to_f16,
+    unpacked_codes,
 )
 
 _AFFINE, _MXFP4 = "affine", "mxfp4"
@@ -132,18 +133,12 @@ def _affine(
         codes: npt.NDArray[Any] = (stream ^ np.uint8(0x80)).view(np.int8)
         minimums = minimums + 128 * scales.astype(np.float32)
     elif packing.bits > 4:
-        codes = _unpacked(stream, packing.bits).view(np.int8)
+        codes = unpacked_codes(stream, packing.bits).view(np.int8)
     else:
-        codes = stream if packing.bits == 4 else pack_nibbles(_unpacked(stream, packing.bits))
+        codes = stream if packing.bits == 4 else pack_nibbles(unpacked_codes(stream, packing.bits))
     of_groups = (
         np.ascontiguousarray(np.repeat(rounded_to_f16(each), repeats, axis=1))
         for each in (scales, minimums)
     )
     own_scales, own_minimums = of_groups
     return QuantizedMatrix(_format(packing), num_inputs, codes, own_scales, minimums=own_minimums)
-
-
-def _unpacked(stream: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """[R, B] bytes -> [R, 8 * B / bits] codes."""
-    singles = np.unpackbits(stream, axis=1, bitorder="little").reshape(len(stream), -1, bits)
-    return np.packbits(singles, axis=2, bitorder="little")[:, :, 0]

@@ -45,7 +45,7 @@ def _read_awq(config: JsonObject) -> FindMatrices:
 
 
 def _read_gptq(config: JsonObject) -> FindMatrices:
-    _allow(config, "bits", (4, 8))
+    _allow(config, "bits", (2, 3, 4, 8))
     group_size = _group_size(config, "group_size")
     checkpoint_format = "gptq"
     if config.values.get("checkpoint_format") is not None:

@@ -21,7 +21,14 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.arrays import FLOATS, Arrays, Matrices, modules_with, rounded_to_f16
+from pellucid.loading.foreign.arrays import (
+    FLOATS,
+    Arrays,
+    Matrices,
+    modules_with,
+    rounded_to_f16,
+    unpacked_codes,
+)
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -63,14 +70,13 @@ def gptq_matrices(
     checkpoint: Checkpoint, bits: int, group_size: int | None, offset: int
 ) -> Matrices:
     """qweight I32 [K * bits / 32, N], qzeros I32 [K / group, N * bits / 32], scales F16 [K / group, N], g_idx
-    I32 [K]; (code - (zero + offset)) * scale. With 8 bits all zero points must be 128."""
+    I32 [K]; (code - (zero + offset)) * scale. With 8 bits all zero points must be 128; fewer become 4."""
     matrices = {}
-    per_word = _WORD_BITS // bits
     for arrays in modules_with(checkpoint, ".qweight", "GPTQ"):
         num_words, num_outputs = arrays.shape(".qweight", ("I32",), 2)
-        num_inputs = num_words * per_word
+        num_inputs = num_words * _WORD_BITS // bits
         groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
-        arrays.check(".qzeros", ("I32",), (groups, -(-num_outputs // per_word)))
+        arrays.check(".qzeros", ("I32",), (groups, -(-num_outputs * bits // _WORD_BITS)))
         arrays.check(".scales", FLOATS, (groups, num_outputs))
         if arrays.has(".g_idx"):
             arrays.check(".g_idx", ("I32",), (num_inputs,))
@@ -222,6 +228,8 @@ def _unpack_words(
     words: npt.NDArray[Any], bits: int, order: tuple[int, ...] | None = None
 ) -> Codes:
     """[R, W] words -> [R, W * 32 / bits] codes: the lowest bits of a word are code `order[0]` of its own."""
+    if _WORD_BITS % bits:  # a code may begin in one word and end in the next one
+        return unpacked_codes(np.ascontiguousarray(words).view(np.uint8), bits)
     per_word = _WORD_BITS // bits
     unsigned = words.view(np.uint32)
     codes = np.empty((words.shape[0], words.shape[1] * per_word), np.uint8)
