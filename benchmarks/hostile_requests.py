@@ -300,6 +300,7 @@ def try_connections(server: Server, number: int) -> None:
             data = first_bytes[index % len(first_bytes)]
             connection.sendall(head % len(stream) + stream if index % 1000 == 999 else data)
             held.append(connection)
+    time.sleep(10)  # the replies that nobody reads are written first
     good = json.dumps({"prompt": "Once", "max_tokens": 8}).encode()
     statuses: list[int] = []
     times: list[float] = []
