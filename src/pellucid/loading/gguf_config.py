@@ -14,6 +14,7 @@ from pellucid.loading.tensor_source import as_floats
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.gguf_dialects import dialect_of, usual_architecture
+from pellucid.models.gguf_keys import check_keys
 from pellucid.models.gguf_metadata import ROPE_DIM, GgufMetadata
 from pellucid.models.needs import why_not
 from pellucid.models.registry import find_gguf_family, gguf_architectures
@@ -84,7 +85,7 @@ def left_out(metadata: GgufMetadata, names: WeightNames, tensors: Iterable[str])
     """One sentence on what the file holds that no text model needs; none where it has none."""
     gguf = find_gguf_family(metadata).gguf
     assert gguf is not None
-    keys = metadata.check_keys(gguf.keys, gguf.left_over)
+    keys = check_keys(metadata, gguf.keys, gguf.left_over)
     return left_out_note(count_parts(tensors, names.parts), keys)
 
 
@@ -106,7 +107,7 @@ def read_gguf_config(metadata: GgufMetadata) -> ModelConfig:
     """
     family = find_gguf_family(metadata)
     assert family.gguf is not None
-    metadata.check_keys(family.gguf.keys, family.gguf.left_over)
+    check_keys(metadata, family.gguf.keys, family.gguf.left_over)
     values = {**family.gguf.to_config(metadata), "architectures": [family.architectures[0]]}
     config = family.read(JsonObject(metadata.values.path, values))
     rotated = [rope.dim for rope in config.ropes]

@@ -1,16 +1,13 @@
 """The metadata of a GGUF file as facts of a model: typed access to its keys, and what families share."""
 
-import json
 import math
-import re
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
-from pellucid.models.unused_parts import IMAGES, UNUSED_PARTS
 
 BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"
 DRAFTING_COUNT = "nextn_predict_layers"
@@ -18,7 +15,7 @@ MAX_DRAFTING = 64  # layers; far above any model
 EMBEDDING, FEED_FORWARD = "embedding_length", "feed_forward_length"
 HEADS, KV_HEADS = "attention.head_count", "attention.head_count_kv"
 KEY_LENGTH, VALUE_LENGTH = "attention.key_length", "attention.value_length"
-_HEAD_DIM = "attention.head_dim"  # the same, which Ollama's converter of Llama also writes
+HEAD_DIM = "attention.head_dim"  # the same, which Ollama's converter of Llama also writes
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 ROPE_DIM, ROPE_BASE = "rope.dimension_count", "rope.freq_base"
 ATTENTION_SCALE = "attention.scale"
@@ -30,51 +27,16 @@ _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 _ATTENTION_FACTOR = "rope.scaling.attn_factor"
 _BETA_FAST, _BETA_SLOW = "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"
 
-_SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS}
-_SIZES |= {KEY_LENGTH, VALUE_LENGTH, _HEAD_DIM}
 ROPE_KEYS = frozenset(
     {ROPE_DIM, ROPE_BASE, ROPE_SCALING, ROPE_SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
 )
 YARN_KEYS = frozenset({_BETA_FAST, _BETA_SLOW})
-# Keys that no decoder reads. The sections of rope of three axes are of positions that text has once.
-_NOTES = {
-    "vocab_size",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    "rope.dimension_sections",
-    "rope.mrope_section",
-    "rope.mrope_interleaved",
-    "mrope_sections",
-}
-# Keys that change nothing with the one value given here.
-_NO_EFFECT: Mapping[str, float] = {
-    "attention.causal": True,
-    "attention.clamp_kqv": 0,
-    "attention.max_alibi_bias": 0,
-    "embedding_scale": 1,
-    "expert_count": 0,
-    "expert_group_count": 1,
-    "expert_group_used_count": 1,
-    "expert_shared_count": 0,
-    "expert_used_count": 0,
-    "expert_weights_norm": True,
-    "expert_weights_scale": 1,
-    "logit_scale": 1,
-    "norm_top_k_prob": True,
-    "residual_scale": 1,
-    "rope.scale_linear": 1,
-    YARN_LOG_MULTIPLIER: 0,
-}
 # A key -> the tensors of layers whose inputs it counts.
 _WIDTHS = {
     FEED_FORWARD: "ffn_down",
     EXPERT_WIDTH: "ffn_down_exps",
     SHARED_WIDTH: "ffn_down_shexp",
 }
-# What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
-# weights are transformed, as "prism.hadamard.weight_names" does.
-_HARMLESS_PREFIXES = ("general.", "tokenizer.", "quantize.", "split.", "mradermacher.")
-_LEFT_OVER = "keys of other models"
 
 
 @dataclass(frozen=True)
@@ -99,47 +61,14 @@ class GgufMetadata:
     stored_keys: Mapping[str, str] = field(default_factory=dict)
     stored_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    def check_keys(self, known: frozenset[str], left_over: frozenset[str]) -> Counter[str]:
-        """How many keys belong to parts that are left out, by the part's name.
-
-        Args:
-            known: the keys that the family reads, "<architecture>." left out.
-            left_over: those that mean nothing for it.
-
-        Raises:
-            ValueError: a key may change what the model computes, in a way unknown here.
-        """
-        left_out: Counter[str] = Counter()
-        usual_keys = {stored: usual for usual, stored in self.stored_keys.items()}
-        for full_key in self.values.values:
-            key = full_key.removeprefix(self._prefix)
-            key = usual_keys.get(key, key)
-            if not full_key.startswith(self._prefix):
-                if re.fullmatch(IMAGES.keys, key):
-                    left_out[IMAGES.name] += 1
-                elif not key.startswith(_HARMLESS_PREFIXES):
-                    raise self.values.error(
-                        key, "not supported: it may say that weights are transformed"
-                    )
-            elif key in known or key in _SIZES or key in _NOTES:
-                continue
-            elif key in left_over:
-                left_out[_LEFT_OVER] += 1
-            elif (part := _part_of(key)) is not None:
-                left_out[part] += self.get(key) != 0
-            elif key not in _NO_EFFECT:
-                raise self.error(key, "not supported")
-            elif self.get(key) != _NO_EFFECT[key]:
-                raise self.error(key, f"supported is {json.dumps(_NO_EFFECT[key])}")
-        return left_out
-
     @property
-    def _prefix(self) -> str:
+    def prefix(self) -> str:
+        """What stands before the keys of the architecture."""
         return f"{self.stored_architecture or self.architecture}."
 
     def full_key(self, key: str) -> str:
         """The file's name of a key."""
-        return self._prefix + self.stored_keys.get(key, key)
+        return self.prefix + self.stored_keys.get(key, key)
 
     def error(self, key: str, allowed: str) -> ValueError:
         return self.values.error(self.full_key(key), allowed)
@@ -260,11 +189,6 @@ class GgufMetadata:
         }
 
 
-def _part_of(key: str) -> str | None:
-    """The name of the part of a larger model that a key describes."""
-    return next((part.name for part in UNUSED_PARTS if re.fullmatch(part.keys, key)), None)
-
-
 def num_layers(metadata: GgufMetadata) -> int:
     """The number of the model's layers. `block_count` also counts layers for drafts, which follow them."""
     count, num_drafting = metadata.integer(BLOCK_COUNT), metadata.get(DRAFTING_COUNT, 0)
@@ -303,7 +227,7 @@ def llama_like_values(
     head_dim = metadata.optional_integer(KEY_LENGTH) or hidden_size // num_heads
     if head_dim == 0:
         raise metadata.error(HEADS, f"must be at most the embedding's {hidden_size}")
-    for key in (VALUE_LENGTH, _HEAD_DIM):
+    for key in (VALUE_LENGTH, HEAD_DIM):
         if metadata.get(key, head_dim) != head_dim:
             raise metadata.error(
                 key, f"must be the head's {head_dim}, {metadata.full_key(KEY_LENGTH)}"
