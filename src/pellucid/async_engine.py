@@ -37,6 +37,9 @@ __all__ = [
 Result = TypeVar("Result")
 
 DEFAULT_MAX_REQUESTS = 1024
+# Token ids of a prompt that are checked on the event loop, within half a millisecond. To wake a thread takes that long
+# while the engine computes.
+MAX_IDS_IN_PLACE = 4096
 
 
 @final
@@ -93,7 +96,7 @@ class AsyncLLMEngine:
         return cls(LLMEngine.from_config(config), max_requests)
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """The tokens of a prompt, made off the event loop and off the engine's thread.
+        """The tokens of a prompt. What takes time is done off the event loop and off the engine's thread.
 
         Args:
             prompt: text, token ids, or a conversation.
@@ -102,6 +105,8 @@ class AsyncLLMEngine:
             ValueError: the prompt cannot be served.
             TooManyRequestsError: too many texts wait to be encoded.
         """
+        if isinstance(prompt, list | tuple) and len(prompt) <= MAX_IDS_IN_PLACE:
+            return self._engine.encode(prompt)  # there is nothing to encode, only to check
         return await self._texts.run(partial(self._engine.encode, prompt))
 
     async def prepare(

@@ -254,6 +254,7 @@ def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
         ({"allowed_origins": ("chat.example",)}, "allowed_origins='chat.example': must be"),
         ({"model_names": ("a", "")}, "model_names=\\('a', ''\\)"),
         ({"keepalive_seconds": 0}, "must be above 0"),
+        ({"isolate_keys": True}, "isolate_keys=True: needs API keys"),
     ],
 )
 def test_a_server_that_cannot_be_is_refused(knobs: dict[str, object], message: str) -> None:
