@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGUFWriter
+from huggingface_hub import constants
 
 from pellucid.loading import hub_stand_ins
 from pellucid.loading.gguf_file import GgufFile
+from pellucid.loading.hub import find_model
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.stored_model import StoredModel
@@ -119,6 +121,23 @@ def test_all_parts_of_a_split_file(hub: FakeHub, tmp_path: Path) -> None:
     hub.files = {name: data for name, data in hub.files.items() if "00001" in name}
     with pytest.raises(ValueError, match=rf"^{MODEL}/tiny-00002-of-00002.gguf: no such file"):
         opened(MODEL)
+
+
+@pytest.mark.parametrize("layout", ["directory", "file"])
+def test_what_is_in_the_cache_is_not_fetched(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    here = write_checkpoint(tmp_path / "here", "llama")
+    hub.files = {".gitattributes": b"", **files_of(here)}
+    if layout == "file":
+        here = write_gguf(tmp_path / "tiny-F32.gguf", here)
+        hub.files = {".gitattributes": b"", here.name: here.read_bytes()}
+    find_model(MODEL)
+    hub.num_sent.clear()
+    assert opened(MODEL) == opened_here(here)
+    assert not +hub.num_sent
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert opened(MODEL) == opened_here(here)
 
 
 @pytest.mark.parametrize(
