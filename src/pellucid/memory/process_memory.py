@@ -1,6 +1,5 @@
 """The memory that this process may still take; gives free memory back to the system."""
 
-import ctypes
 import os
 import resource
 from pathlib import Path
@@ -35,6 +34,9 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def give_back_free_memory() -> None:
     """Returns free memory that the C library keeps for later to the system (glibc only)."""
+    # Imported here: counting memory needs none of it.
+    import ctypes
+
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
