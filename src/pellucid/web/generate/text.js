@@ -118,18 +118,17 @@ function Took({ session, focus }) {
   const hit = request.prefix?.hit_tok ?? 0;
   const passed = store.passedCount(request, cursor.seq.value);
   const naive = formulas.passesNaive.of({ N: promptTok, T: count });
-  const sum = { N: promptTok, m: count, T: count };
+  const sum = { N: promptTok, m: count };
   return html`<${Facts}>
     <${Fact} label="first token" value=${ttft} unit=${ttftUnit} kind="M" from="tok.t_us − req.add.arrive_us"
       note="From the moment the client asked, queue and prompt included, to the first token." />
-    <${Fact} label="each token" value=${each} unit=${eachUnit} kind="M" from="(tok.t_us of the last − of the first) / (tokens − 1)"
-      note="The mean of all tokens after the first. A step whose drafts were right brings several tokens at once." />
+    <${Fact} label="each token" value=${each} unit=${eachUnit} kind="M" from="tok.t_us: the mean after the first" />
     <${Fact} label="in the cache" value=${counted(formulas.cachedTokens.of(sum))} unit=${`= ${promptTok} + ${count} − 1 tokens`} kind="C"
       formula=${formulas.cachedTokens} inputs=${sum}
       note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
     <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
-      from="step.batch: the sum over the steps of this request"
-      note=${`${passed === null ? "Not all of its steps were seen. " : ""}${hit ? `${hit} tokens of the prompt were found in the cache and did not pass. ` : ""}Drafts pass as well, right or wrong, and so do tokens that a preemption made the engine compute again. Without any of these it is ${formulas.passesCached.text} = ${counted(formulas.passesCached.of(sum))}. Without a cache each token passes again for every token after it: ${formulas.passesNaive.text} = ${counted(naive)}.`} />
+      from="step.batch, summed"
+      note=${`Drafts and what preemptions repeat count, the ${hit} found in the cache do not.`} />
   <//>`;
 }
 

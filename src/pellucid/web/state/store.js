@@ -78,9 +78,8 @@ export class Store {
     this.wordIndex = new Map();
     /** Texts of tokens by id, as events have shown them. @type {Map<number, string>} */
     this.texts = new Map();
-    /** Events that were missed, the stream having been faster than this page. */
+    /** Events that were missed, the stream having been faster than this page; the seq of the newest. */
     this.missed = 0;
-    /** The seq of the newest event of those; -1 if there is none. */
     this.lastGap = -1;
   }
 
@@ -229,11 +228,9 @@ export class Store {
   }
 
   /**
-   * How many tokens of a request had passed through the model at a moment, as its steps count them: prompt, answer, drafts, and what a
-   * preemption made it compute again.
+   * How many of a request's tokens had passed the model at a moment; null: steps of it were missed.
    * @param {EngineRequest} request
    * @param {number} seq
-   * @returns {number | null} null: events since the request began were missed
    */
   passedCount(request, seq) {
     if (request.added?.arrive_us === undefined || this.lastGap >= request.seq) return null;

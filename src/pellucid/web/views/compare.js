@@ -141,30 +141,16 @@ function Verdict({ run }) {
   <//>`;
 }
 
-/**
- * What the measured times say, and whether they say anything.
- * @param {Comparison} run
- * @param {number} cachedUs
- * @param {number} naiveUs
- */
-function timeSentence(run, cachedUs, naiveUs) {
-  const [cached, naive] = run.arms;
-  const noise = variation(cached.stepUs.slice(1));
-  const ratio = naiveUs / cachedUs;
-  const times = `Here that is ${inTime(cachedUs)} and not ${inTime(naiveUs)}`;
-  if (Math.abs(ratio - 1) <= noise) return `${times}: no more apart than single steps with the cache are from each other (${percent(noise)}). Ask for more tokens.`;
-  const third = Math.ceil(naive.stepUs.length / 3);
-  const [first, last] = [median(naive.stepUs.slice(0, third)), median(naive.stepUs.slice(-third))];
-  const growth = last > first * (1 + noise) ? ` A step without it took ${inTime(first)} at the beginning and ${inTime(last)} at the end: more text passes each time.` : "";
-  return `${times}, ${ratio > 1 ? `${digits(ratio)} times faster` : `${digits(1 / ratio)} times slower: something else kept the machine busy, or the text is short`}.${growth}`;
-}
-
-/** How far the middle half of some numbers spreads, as a share of their median. @param {number[]} numbers */
-function variation(numbers) {
-  if (numbers.length === 0) return 0;
-  const sorted = [...numbers].sort((a, b) => a - b);
+/** What the times say, if anything. @param {Comparison} run @param {number} cachedUs @param {number} naiveUs */
+function timeSentence({ arms: [cached, naive] }, cachedUs, naiveUs) {
+  const sorted = cached.stepUs.slice(1).sort((a, b) => a - b);
   const at = (/** @type {number} */ share) => sorted[Math.floor(share * (sorted.length - 1))];
-  return (at(0.75) - at(0.25)) / at(0.5);
+  const noise = sorted.length ? at(0.75) / at(0.25) - 1 : 0;
+  const times = `Here that is ${inTime(cachedUs)} and not ${inTime(naiveUs)}`;
+  if (Math.abs(naiveUs / cachedUs - 1) <= noise) return `${times}: no more apart than steps are.`;
+  const third = Math.ceil(naive.stepUs.length / 3);
+  const [first, last] = [naive.stepUs.slice(0, third), naive.stepUs.slice(-third)].map(median);
+  return `${times}, ${digits(naiveUs / cachedUs)} times as fast.${last > first * (1 + noise) ? ` Without it a step grew from ${inTime(first)} to ${inTime(last)}.` : ""}`;
 }
 
 /**
