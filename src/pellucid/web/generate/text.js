@@ -115,7 +115,6 @@ function Took({ session, focus }) {
   const arrived = request.added?.arrive_us;
   const [ttft, ttftUnit] = first && arrived !== undefined ? duration(first.t_us - arrived) : ["–", ""];
   const [each, eachUnit] = first && last && count > 1 ? duration((last.t_us - first.t_us) / (count - 1)) : ["–", ""];
-  const hit = request.prefix?.hit_tok ?? 0;
   const passed = store.passedCount(request, cursor.seq.value);
   const naive = formulas.passesNaive.of({ N: promptTok, T: count });
   const sum = { N: promptTok, m: count };
@@ -128,7 +127,7 @@ function Took({ session, focus }) {
       note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
     <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
       from="step.batch, summed"
-      note=${`Drafts and what preemptions repeat count, the ${hit} found in the cache do not.`} />
+      note="Drafts and what preemptions repeat count; what was found in the cache does not pass." />
   <//>`;
 }
 
