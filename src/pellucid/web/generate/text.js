@@ -127,7 +127,7 @@ function Took({ session, focus }) {
       note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
     <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
       from="step.batch, summed"
-      note="Drafts and what preemptions repeat count; what was found in the cache does not pass." />
+      note="Drafts and what preemptions repeat count; what the cache had does not pass." />
   <//>`;
 }
 
