@@ -7,6 +7,7 @@ from pellucid.checking.tokens import read_token_facts
 from pellucid.config import EngineConfig
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
+from pellucid.loading.wanted_tensors import check_matrices_are_there
 from pellucid.memory.memory_plan import plan_weights
 
 # A usual request, as in `pellucid plan`.
@@ -27,6 +28,7 @@ def check_model(config: EngineConfig, memory_bytes: int | None) -> ModelReport:
         with find_headers(config.model, config.revision) as location:
             name = location.name
             stored = open_stored_model(location.path, verifies_checksums=False)
+            check_matrices_are_there(stored)
             end_tokens, chat = read_token_facts(stored)
             facts = model_facts(stored)
             formats = ModelFormats(

@@ -1,8 +1,9 @@
-"""The tensors of a GGUF file that a model's decoder reads: their names and shapes, without any weights."""
+"""The tensors of a checkpoint that a model's decoder reads: their names and shapes, without any weights."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.loading.stored_model import StoredModel
 from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
@@ -15,20 +16,23 @@ class WantedTensor:
     Args:
         shape: rows first; experts before them.
         vector: our name of a vector, which other numbers fill than those of matrices; None: a matrix.
+        of_first_expert: the tensor of the first expert, where each may have its own.
     """
 
     shape: tuple[int, ...]
     vector: str | None = None
+    of_first_expert: str | None = None
 
 
 class WantedTensors:
-    """The `Parameters` that note which tensors of a GGUF file a decoder reads.
+    """The `Parameters` that note which tensors of a checkpoint a decoder reads.
 
     Args:
-        names: of the file.
+        names: of the checkpoint.
 
     Attributes:
-        tensors: by llama.cpp's names, in the order in which the decoder reads them.
+        tensors: by the names of recipes, in the order in which the decoder reads them. Shapes are those of GGUF
+            files.
     """
 
     def __init__(self, names: WeightNames) -> None:
@@ -64,9 +68,12 @@ class WantedTensors:
         source = recipe.sources[0].replace(".{e}", "")
         if recipe.half is not None:  # of gate and up, one after the other in each expert
             num_rows *= 2
-        self.tensors[f"{source}.weight"] = WantedTensor((num_experts, num_rows, num_columns))
+        first = recipe.tensor(recipe.sources[0].replace("{e}", "0"), "weight")
+        self.tensors[recipe.tensor(source, "weight")] = WantedTensor(
+            (num_experts, num_rows, num_columns), of_first_expert=first
+        )
         if bias:
-            self._add_bias(f"{source}.bias", (num_experts, num_rows), name)
+            self._add_bias(recipe.tensor(source, "bias"), (num_experts, num_rows), name)
 
     def table(self, name: str, num_rows: int, num_columns: int) -> None:
         self.matrix(name, num_rows, num_columns)
@@ -86,5 +93,21 @@ class WantedTensors:
 def wanted_tensors(config: ModelConfig, names: WeightNames) -> dict[str, WantedTensor]:
     """The tensors that the decoder of `config` reads, by name, in its order."""
     wanted = WantedTensors(names)
-    family_of(config.architecture).decoder(config, wanted, NumpyBackend().ops)
+    no_ops: Any = None  # a decoder that is only made computes nothing
+    family_of(config.architecture).decoder(config, wanted, no_ops)
     return wanted.tensors
+
+
+def check_matrices_are_there(stored: StoredModel) -> None:
+    """Checks by the headers what loading would find when it reads the weights.
+
+    Raises:
+        ValueError: a matrix that the decoder reads is missing.
+    """
+    for name, wanted in wanted_tensors(stored.config, stored.names).items():
+        tensors = (name, wanted.of_first_expert or name)
+        candidates = [each for tensor in tensors for each in stored.names.candidates(tensor)]
+        if wanted.vector is None and not any(each in stored.tensors for each in candidates):
+            raise ValueError(
+                f"{stored.tensors.location}: tensor {' or '.join(dict.fromkeys(candidates))} is missing"
+            )
