@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 from gguf.constants import GGMLQuantizationType
+from safetensors.numpy import load_file, save_file
 
 from pellucid.checking.template_variables import template_variables
 from pellucid.loading.gguf_file import GgufFile
@@ -166,7 +168,18 @@ def refusals(directory: Path) -> dict[Path, str]:
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (folder / "empty").mkdir()
+    (without := folder / "without").mkdir()
+    shutil.copytree(directory, without, dirs_exist_ok=True)
+    tensors = load_file(without / "model.safetensors")
+    lost = next(name for name in tensors if name.endswith("layers.1.mlp.down_proj.weight"))
+    save_file(
+        {name: each for name, each in tensors.items() if name != lost},
+        without / "model.safetensors",
+    )
+    renamed = good.replace(b"blk.1.ffn_down.weight", b"blk.1.ffn_dawn.weight")
     return {
+        without: "tensor .*layers.1.mlp.down_proj.weight is missing",
+        file("renamed.gguf", renamed): "tensor blk.1.ffn_down.weight is missing",
         file("cut.gguf", good[:1000]): "damaged GGUF file: it ends within",
         file("short.gguf", good[:-1]): "damaged GGUF file: tensor .* ends at byte",
         file("foreign.gguf", b"PK\3\4" + bytes(100)): "it begins with b'PK",
