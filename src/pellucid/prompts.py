@@ -116,11 +116,15 @@ class PromptTooLongError(ValueError):
         num_tokens: of the prompt.
         max_model_len: longest prompt + output.
         at_least: the prompt was not counted to its end.
+
+    Attributes:
+        counted: `num_tokens` for people, who are told if it is a lower bound.
     """
 
     def __init__(self, num_tokens: int, max_model_len: int, at_least: bool = False) -> None:
+        self.counted = f"{'at least ' * at_least}{num_tokens}"
         super().__init__(
-            f"prompt: has {'at least ' * at_least}{num_tokens} tokens; the context of {max_model_len} tokens"
+            f"prompt: has {self.counted} tokens; the context of {max_model_len} tokens"
             " must hold it and at least one more"
         )
         self.num_tokens = num_tokens

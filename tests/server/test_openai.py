@@ -409,6 +409,9 @@ def test_what_a_client_notes_in_messages_has_no_effect(server: RunningServer) ->
 
 
 def test_every_error_of_a_prompt_has_its_place(server: RunningServer) -> None:
+    far_too_long = [{"role": "user", "content": "word " * 100_000}]  # is not counted to its end
+    reply = server.post("/v1/chat/completions", {"messages": far_too_long})
+    assert "your prompt has at least " in reply.json["error"]["message"]
     too_long = [{"role": "user", "content": "word " * 3000}]
     reply = server.post("/v1/chat/completions", {"messages": too_long})
     assert reply.json["error"]["code"] == "context_length_exceeded"

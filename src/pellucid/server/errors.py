@@ -143,7 +143,7 @@ def error_of(error: Exception) -> ApiError:
         return ApiError(
             400,
             f"This model's maximum context length is {error.max_model_len} tokens. However, your"
-            f" prompt has {error.num_tokens} tokens, and the answer needs at least one.",
+            f" prompt has {error.counted} tokens, and the answer needs at least one.",
             "prompt",
             "context_length_exceeded",
             prompt_too_long=(error.num_tokens, error.max_model_len - 1),
