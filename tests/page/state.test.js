@@ -126,6 +126,13 @@ test("a page that opens late gets blocks and requests from the snapshot before h
   ]);
   assert.deepEqual(store.pool.at(41).counts(), { used: 2, cached: 1, free: 5, waste: 2, shared: 0, extra: 0 });
   assert.equal(store.pool.at(41).fill[5], 4);
+  assert.equal(store.firstSeq, 40); // the first moment that is known
+});
+
+test("a snapshot that is newer than hello is the first moment that is known", () => {
+  const store = new Store();
+  store.ingest([{ ev: "snapshot", as_of_seq: 1, requests: [], blocks: [] }, HELLO, event("stat", { seq: 2 })]);
+  assert.equal(store.firstSeq, 1);
 });
 
 test("a token comes back as it came", () => {

@@ -78,7 +78,7 @@ export class Store {
     this.wordIndex = new Map();
     /** Texts of tokens by id, as events have shown them. @type {Map<number, string>} */
     this.texts = new Map();
-    /** Events that were missed, the stream having been faster than this page; the seq of the newest. */
+    /** Events that were missed, this page being slower; the seq of the newest. */
     this.missed = 0;
     this.lastGap = -1;
   }
@@ -170,6 +170,7 @@ export class Store {
       return;
     }
     const seq = Math.max(this.head.seq, event.as_of_seq);
+    if (this.firstSeq < 0) this.firstSeq = seq;
     if (seq > this.head.seq) this.head = { ...this.head, seq };
     for (const each of event.requests) {
       const request = this.request(each.req, seq);
