@@ -39,7 +39,8 @@ GENERATE = """async () => {
   await Promise.all([1, 2, 3].map((seed) => send(prompt(seed), 30 + 20 * seed, seed)));
   const name = await pellucid.runs.start("/v1/completions",
     {prompt: "Once upon a time", max_tokens: 40, seed: 4, temperature: 0.8, top_p: 0.95, top_k: 40});
-  while (!pellucid.store.requests.get(name)?.added) await new Promise(requestAnimationFrame);  // events come apart
+  // Events come apart; the ledger is a request's last one.
+  while (!pellucid.store.requests.get(name)?.ledger) await new Promise(requestAnimationFrame);
   await pellucid.runs.learnTexts(pellucid.store.requests.get(name).added.prompt_ids);
 }"""
 LEAST_SURE = """() => {
