@@ -29,7 +29,8 @@ word after `run` is the model if it looks like one (it exists, ends in `.gguf` o
 prompt. If nothing else is the prompt, stdin is.
 
 `run` answers the prompt through the model's chat template; `--raw`, or a model without a chat template, continues it
-as text. The bundled model continues text too, unless `--chat` is given.
+as text. The bundled model answers questions and texts of one or two words; other text it continues, unless `--chat`
+is given.
 
 stdout gets the answer and nothing else, so that it can be piped. Progress, times and errors go to stderr, in plain
 text if `NO_COLOR` is set, the terminal is dumb or stderr is no terminal.

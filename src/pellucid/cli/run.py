@@ -80,8 +80,8 @@ def run(
     """Answer one prompt.
 
     A model with a chat template answers the prompt; --raw continues it as text instead. The bundled model
-    continues text unless --chat is given. stdout gets the text alone; times, speeds and the reason why the
-    text ends go to stderr.
+    answers questions and texts of one or two words; other text it continues, unless --chat is given. stdout
+    gets the text alone; times, speeds and the reason why the text ends go to stderr.
     """
     if logprobs is not None and not json:
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
