@@ -8,14 +8,14 @@ import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from pellucid.backends.ops import BlockBytes
 from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
-from pellucid.events import BlockOps, EventRecord, Level, Warn
+from pellucid.events import BlockOps, EventRecord, Hello, Level, Warn
 from pellucid.execution.proposers.proposer import Proposer
 from pellucid.kv_groups import block_needs
 from pellucid.ledger import Part
@@ -25,6 +25,7 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
 from pellucid.structured_outputs import StructuredOutputsParams
+from support.courses import Courses
 from support.fake_model import FakeClock
 
 # All others must not change an answer.
@@ -311,8 +312,13 @@ def _with_draws(params: RequestParams, rng: random.Random, space: TraceSpace) ->
     )
 
 
-def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
+def check_trace(
+    trace: Trace, make_engine: MakeEngine, courses: Courses | None = None
+) -> Counter[str]:
     """Runs a trace, and each of its requests alone; what happened in it, counted.
+
+    Args:
+        courses: of those traces that somebody listens to.
 
     Raises:
         AssertionError: something does not hold; the message has the seed.
@@ -328,6 +334,8 @@ def check_trace(trace: Trace, make_engine: MakeEngine) -> Counter[str]:
                 if not (trace.faults and request.is_ranked):
                     _assert_same(own, whole, request)
             counts += run.counts + _counts(outputs)
+            if courses is not None and run.events:
+                courses.check(trace.seed, run.counts + _counts(outputs), run.seen(outputs))
         return counts
     except Exception as error:
         raise AssertionError(
@@ -349,9 +357,9 @@ class _Run:
         self._proposer = ScriptedProposer(trace.seed, trace.vocab_size) if trace.drafts else None
         self._engine = make_engine(trace.knobs, self._clock, self._proposer)
         self._faults = Faults(trace.seed, self._engine) if trace.faults else None
-        self._events: list[EventRecord] = []
+        self.events: list[EventRecord] = []
         if trace.seed % 2:  # whoever listens changes nothing
-            self._engine.events.subscribe(self._events.append, Level.TOKEN)
+            self._engine.events.subscribe(self.events.append, Level.TOKEN)
         self._deltas: dict[tuple[str, int], list[CompletionDelta]] = defaultdict(list)
 
     def outputs(self) -> list[RequestOutput]:
@@ -382,6 +390,18 @@ class _Run:
         if self._faults is not None:
             self.counts += self._faults.counts
         return outputs
+
+    def seen(self, outputs: list[RequestOutput]) -> list[object]:
+        """What listeners and callers were told, but for the machine and the time that it took."""
+        records = [
+            record.as_dict() for record in self.events if not isinstance(record.event, Hello)
+        ]
+        for record in records:
+            record.pop("obs_frac", None)
+        return [
+            *records,
+            *([asdict(output.metrics), output.num_cached_tokens] for output in outputs),
+        ]
 
     def _add(self, request: TracedRequest, expected: RequestOutput) -> RequestOutput:
         output = self._engine.add_request(
@@ -434,7 +454,7 @@ class _Run:
 
     def _check_events(self) -> None:
         """None is missing, none says that something went wrong, and counts of what they say."""
-        for before, record in pairwise(self._events):
+        for before, record in pairwise(self.events):
             assert record.seq == before.seq + 1 and record.t_us >= before.t_us
             assert self._faults is not None or not isinstance(record.event, Warn), record
             if isinstance(record.event, BlockOps):

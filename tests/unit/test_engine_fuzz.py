@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from support.courses import Courses
 from support.fake_model import VOCAB_SIZE, FakeTokenizer, fake_engine
 from support.traces import TraceSpace, check_trace, make_trace
 
@@ -18,10 +19,12 @@ SPACE = TraceSpace(
 @pytest.mark.traces(150)
 def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int]) -> None:
     counts: Counter[str] = Counter()
+    courses = Courses("engine_courses")
     for seed in trace_seeds:
         counts += check_trace(
             make_trace(seed, SPACE),
             lambda knobs, clock, proposer: fake_engine(clock=clock, proposer=proposer, **knobs),
+            courses,
         )
     print(dict(counts))
     if counts["traces"] >= 150:  # the traces are worth running

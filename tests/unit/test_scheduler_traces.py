@@ -5,7 +5,7 @@ Whatever the trace, a request's tokens are those of `continuation`, which knows 
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pytest
 
@@ -19,12 +19,15 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
+from support.courses import Courses
 from support.fake_blocks import FakeBlocks, FakeStore
 
 BLOCK_SIZE = 4
 MAX_LENGTH = 40  # prompt + output
 END = 0
+COURSES = Courses("scheduler_courses")
 
 
 def next_token(token_ids: list[int], stream: int) -> int:
@@ -75,6 +78,7 @@ class Watcher:
         self.states: dict[str, str] = {}
 
     def __call__(self, record: EventRecord) -> None:
+        self.trace.seen.append(record.as_dict())
         match record.event:
             case BlockOps() as event:
                 self.follow(event)
@@ -96,8 +100,8 @@ class Watcher:
                     assert self.owners[block_id] == a
                 case "F":
                     assert 0 < a <= BLOCK_SIZE and self.owners[block_id]
-                case "E":
-                    assert not self.owners[block_id]
+                case "E":  # evicted, or about to be written again by its only owner
+                    assert self.owners[block_id] <= 1
         used = sum(count > 0 for count in self.owners.values())
         pool = self.trace.scheduler.kv_cache_manager.block_pool
         assert event.used == used == pool.num_blocks - event.cached - event.free
@@ -109,10 +113,18 @@ class Trace:
 
     def __init__(self, seed: int, store: FakeStore | None = None) -> None:
         self.rng = rng = random.Random(seed)
-        self.bus = EventBus()
+        self.now = 0.0
+        self.bus = EventBus(lambda: self.now)
+        self.seen: list[object] = []  # every decision
+        self.num_logprobs: dict[
+            str, int
+        ] = {}  # positions of each prompt whose log-probabilities were asked for
+        self.counts: Counter[str] = Counter()
         if rng.random() < 0.5:
             self.bus.subscribe(Watcher(self), Level.STEP)
-        # Another source of chance, so that traces stay what they were before there were groups.
+        # Other sources of chance, so that traces stay what they were before.
+        self.more = random.Random(f"{seed} more")
+        self.callers = self.more.choice([("",), ("", "a"), ("", "a", "b")])
         of_windows = random.Random(f"{seed} windows")
         windows = of_windows.choice([(None,), (None,), (None, 6), (5,), (None, 3, 9), (3, 20)])
         num_extra_blocks = rng.choice([0, 0, 1, 3, 8, 60])
@@ -143,12 +155,12 @@ class Trace:
             max_num_batched_tokens=budget,
             use_kv_cache=self.use_kv_cache,
             events=self.bus,
+            max_extra_logits=self.more.choice([None, 1, 5]),
         )
         self.blocks = FakeBlocks(BLOCK_SIZE, self.store, windows, state_pool is not None)
         self.num_arriving = rng.randrange(2, 12)
         self.requests: list[Request] = []
         self.beams: list[Beams] = []
-        self.now = 0.0
         self.num_read = 0
         self.of_drafts = random.Random(f"{seed} drafts")
         self.has_drafts = self.of_drafts.random() < 0.5
@@ -183,11 +195,22 @@ class Trace:
         waits_for_group = width > 1 and rng.random() < 0.4
         max_time = rng.choice([None, None, None, 30.0])
         priority, salt = rng.choice([0, 0, -3, 4]), rng.choice([b"", b"", b"salt"])
+        more, parent = self.more, None
+        caller, with_logprobs = more.choice(self.callers), more.random() < 0.15
+        if width == 1 and self.requests and more.random() < 0.2:
+            parent = more.choice(self.requests)
+            known = parent.token_ids(0, more.randrange(parent.num_known_tokens + 1))
+            prompt = [*known, *prompt][: len(prompt) + 8]
+            max_tokens = min(max_tokens, MAX_LENGTH - len(prompt) + 1)
         group = [
             Request(
                 request_id=f"{name}/{stream}",
                 prompt_token_ids=tuple(prompt),
-                params=SamplingParams(max_tokens=max_tokens, max_time=max_time),
+                params=SamplingParams(
+                    max_tokens=max_tokens,
+                    max_time=max_time,
+                    prompt_logprobs=1 if with_logprobs and not waits_for_group else None,
+                ),
                 seed=0,
                 arrival_time=self.now,
                 max_tokens=max_tokens,
@@ -195,11 +218,16 @@ class Trace:
                 index=stream,
                 cache_salt=salt,
                 priority=priority,
+                caller=caller,
+                caller_weight=3.0 if caller == "a" else 1.0,
                 num_candidates=4 if waits_for_group else 0,
             )
             for stream in range(width)
         ]
         self.scheduler.add_request(*group)
+        if parent is not None and parent.status is not RequestStatus.FINISHED:
+            shared = self.scheduler.continue_from(group[0], parent, len(known))
+            self.counts["shared"] += shared
         self.requests += group
         if waits_for_group:
             self.beams.append(Beams(group, [[] for _ in group]))
@@ -214,9 +242,12 @@ class Trace:
                 self.num_read += len(found)
         if self.rng.random() < 0.01:
             scheduler.cancel_reading()
+        if self.bus.active and self.more.random() < 0.05:
+            self.seen.append(asdict(scheduler.snapshot(0, with_tokens=True)))
         if self.has_drafts:
             scheduler.draft({each.request_id: self.draft(each) for each in scheduler.running})
         output = scheduler.schedule(self.now)
+        self.note(output)
         self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
         assert len({share.request.request_id for share in output.scheduled}) == len(
@@ -243,6 +274,28 @@ class Trace:
             if alive and len(beams.delivered) == wanted:
                 beams.advance(scheduler)
         self.check_in_step()
+
+    def note(self, output: SchedulerOutput) -> None:
+        """Notes a decision, and checks that each log-probability of a prompt is asked for once."""
+        num_extra = sum(share.num_extra_logits for share in output.scheduled)
+        assert num_extra <= self.scheduler.max_extra_logits
+        for share in output.scheduled:
+            name, rows = share.request.request_id, share.prompt_logprob_rows
+            first = self.num_logprobs.get(name, 0)
+            assert not rows or first == share.start + rows.start
+            self.num_logprobs[name] = max(first, share.start + rows.stop)
+            self.counts["tokens"] += share.num_scheduled_tokens
+            self.counts["again"] += share.num_recomputed_tokens
+            samplers = [sampler.request_id for sampler in share.samplers]
+            self.seen.append((name, *share[1:5], samplers, *share[6:]))
+        self.counts["steps"] += 1
+        self.counts["preempted"] += len(output.preempted)
+
+    def course(self) -> tuple[Counter[str], list[object]]:
+        """Counts of its work, and everything that was seen."""
+        counts = self.counts + Counter(type(op).__name__ for op in self.blocks.ops)
+        ends = [(each.stop_reason, each.num_cached_tokens) for each in self.requests]
+        return counts, [*self.seen, self.blocks.ops, ends]
 
     def draft(self, request: Request) -> list[int]:
         """Guesses of which the first ones are right."""
@@ -328,6 +381,7 @@ def test_the_traces_go_back_behind_wrong_drafts() -> None:
 def test_a_random_trace(seed: int) -> None:
     trace = Trace(seed)
     trace.run()
+    COURSES.check(seed, *trace.course())
     for request in trace.requests:
         if request.waits_for_group:
             continue
