@@ -45,7 +45,7 @@ class LLM:
         model: directory in Hugging Face layout, a GGUF file or a hub id; None is the bundled model.
         seed: makes answers repeatable whose parameters have no seed: the k-th request always gets the
             same one. None draws seeds. 0..2**64 - 1.
-        on_progress: called with (bytes read, bytes in total) while weights load.
+        on_progress: called with (bytes read, bytes in total) while weights are downloaded, and while they load.
         bus: carries the engine's events; None makes one, `llm.engine.events`.
         on_note: called with each sentence on what the model's files hold and was left out; None: each is
             a RuntimeWarning.

@@ -61,18 +61,23 @@ class LoadedModel:
 
 
 def load_model(
-    config: EngineConfig, on_progress: Progress | None = None, backend: Backend | None = None
+    config: EngineConfig,
+    on_progress: Progress | None = None,
+    backend: Backend | None = None,
+    *,
+    on_download: Progress | None = None,
 ) -> LoadedModel:
     """Finds the checkpoint, checks it, and loads its weights on the backend.
 
     Args:
         backend: a backend that runs another model already; left out, a new one is made.
+        on_download: called with (bytes, bytes in all) while weights are downloaded; None: a bar is shown.
 
     Raises:
         ValueError: the checkpoint, the tokenizer or a setting cannot be used, or there is too little memory.
         OSError: a file cannot be read.
     """
-    location = find_model(config.model, config.revision)
+    location = find_model(config.model, config.revision, on_download)
     stored = open_stored_model(location.path)
     other = None if config.tokenizer is None else find_tokenizer(config.tokenizer)
     if stored.tokenizer_refusal is not None and other is None and not config.skip_tokenizer_init:

@@ -94,8 +94,9 @@ TYPED = [
     refused(f'run nothere.gguf "{FRANCE}"', "no such file or directory: nothere.gguf"),
     refused(f'run ./models/nothere "{FRANCE}"', "no such file or directory: ./models/nothere"),
     refused(f'run /no/such/model "{FRANCE}"', "no such file or directory: /no/such/model"),
-    refused(f'run llama3.2 "{FRANCE}"', "no such file or directory: llama3.2", "owner/name"),
-    refused("run qwen3:0.6b", "no such file or directory: qwen3:0.6b", "owner/name"),
+    refused(f'run llama9 "{FRANCE}"', "no such file or directory: llama9", "owner/name"),
+    refused("run qwen3:7b", "no such file or directory: qwen3:7b, and no short name", "qwen3:0.6b, qwen3:1.7b"),
+    paris(f'run hf.co/{HUB_MODEL} "{FRANCE}" --raw', loads=HUB_MODEL),
     refused("run prompt.txt", "prompt.txt: is not a model", "-f prompt.txt"),
     refused("run models/tiny/model.safetensors hi", "name its directory: models/tiny"),
     refused("run Once upon a time", 'in quotes: "Once upon a time"'),
@@ -161,11 +162,14 @@ TYPED = [
     refused("run hi", "config.toml: not TOML", config="top_p = "),
     Typed("run --help", out=("--temperature",), loads="", config="top_p = "),
     # -- from Ollama
-    refused("pull qwen3", "pellucid run OWNER/NAME"),
-    refused("list", "hf cache ls"),
+    refused("pull qwen9", "no such file or directory: qwen9"),
+    refused("pull", "Missing argument 'NAME'"),
+    Typed("list", err=("no models in",), exactly="", loads=""),
+    Typed("ls --json", exactly="[]\n", loads=""),
     refused("ps", "in memory only while"),
-    refused("rm qwen3", "hf cache"),
-    refused("show qwen3", "pellucid plan"),
+    refused("rm qwen3", "qwen3: is not in", "it has no models"),
+    refused("rm models/tiny", "outside of which nothing is deleted"),
+    refused("show qwen3", "pellucid check", "pellucid plan"),
     refused('run models/tiny "hi" --format json', "--json"),
     refused('run models/tiny "hi" --keepalive 5m', "leave it out"),
     # -- from llama.cpp
@@ -216,6 +220,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ' "additionalProperties": false}'
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -225,7 +230,7 @@ def test_typed(
 ) -> None:
     loaded: list[str | None] = []
 
-    def load(config: EngineConfig, on_progress: object) -> LoadedModel:
+    def load(config: EngineConfig, on_progress: object, **_: object) -> LoadedModel:
         assert config.model in SAME_MODEL
         loaded.append(config.model)
         return replace(bundled_model(), name=config.model or "pellucid-5m")
@@ -316,3 +321,4 @@ def test_the_tab_key(tmp_path: Path) -> None:
     assert completions("co").split() == ["compare"]
     assert "--temperature" in completions("run --te").split()
     assert completions("run --backend n").split() == ["numpy"]
+    assert completions("run gpt-o").split() == ["gpt-oss:20b", "gpt-oss:120b"]

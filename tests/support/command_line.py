@@ -101,7 +101,7 @@ class CommandLine:
             status, out, "".join(line for line in lines if line not in memory), "".join(memory)
         )
 
-    def _load(self, config: EngineConfig, on_progress: Any) -> LoadedModel:
+    def _load(self, config: EngineConfig, on_progress: Any, **_: Any) -> LoadedModel:
         self.loaded.append(config)
         for done in (0, 50, 100):
             on_progress(done, 100)

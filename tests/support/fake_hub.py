@@ -19,12 +19,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class FakeHub:
-    """One model repository. `error`, a status and the hub's code for it, answers every request."""
+    """One model repository. `error`, a status and the hub's code for it, answers every request. Each file is named
+    by its SHA-256, as the hub names weights."""
 
     model: str
     files: Mapping[str, bytes]
     revisions: tuple[str, ...] = ("main",)
     error: tuple[int, str] | None = None
+    breaks_off_after: int | None = None  # bytes of each range
     downloads: list[str] = field(default_factory=list)  # names of the files that were asked for
     num_sent: Counter[str] = field(default_factory=Counter)  # bytes of each file
     url: str = ""
@@ -47,7 +49,8 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
         def _respond(self, with_body: bool) -> None:
             path = urlparse(self.path).path
             status, headers, body = _answer(hub, path)
-            if status == 200 and (wanted := self.headers.get("Range")) is not None:
+            wanted = self.headers.get("Range")
+            if status == 200 and wanted is not None:
                 status, headers, body = _part(wanted, headers, body)
             if with_body and "/resolve/" in path:
                 hub.num_sent[path.partition(f"/resolve/{COMMIT}/")[2]] += len(body)
@@ -57,7 +60,7 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if with_body:
-                self.wfile.write(body)
+                self.wfile.write(body if wanted is None else body[: hub.breaks_off_after])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -88,10 +91,11 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path) -> None
 
 def _part(wanted: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
     """The answer to a request for a range of bytes."""
-    start, end = map(int, wanted.removeprefix("bytes=").split("-"))
+    first, end = wanted.removeprefix("bytes=").split("-")
+    start = int(first)
     if start >= len(body):
         return 416, {"Content-Range": f"bytes */{len(body)}"}, b""
-    part = body[start : end + 1]
+    part = body[start : int(end) + 1] if end else body[start:]
     last = start + len(part) - 1
     return 206, {**headers, "Content-Range": f"bytes {start}-{last}/{len(body)}"}, part
 
@@ -117,5 +121,4 @@ def _answer(hub: FakeHub, path: str) -> tuple[int, dict[str, str], bytes]:
         return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
     hub.downloads.append(name)
     data = hub.files[name]
-    etag = hashlib.sha1(data).hexdigest()
-    return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{etag}"'}, data
+    return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}, data

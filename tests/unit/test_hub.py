@@ -92,7 +92,7 @@ def test_file_is_not_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        *("", "gpt2", "./missing", "/no/such/dir", "../owner", "a/b/c", "owner/", "owner/na me"),
+        *("", "gpt9", "./missing", "/no/such/dir", "../owner", "a/b/c", "owner/", "owner/na me"),
         *("a\0b", "~no-such-user/model", "x" * 5000),
     ],
 )
@@ -102,6 +102,11 @@ def test_neither_directory_nor_hub_id(model: str) -> None:
     ) as error:
         find_model(model)
     assert repr(model) in str(error.value)
+
+
+def test_a_short_name_of_the_command_line() -> None:
+    with pytest.raises(ValueError, match=r"short names are.*'unsloth/Qwen3-0\.6B-GGUF:Q4_K_M'"):
+        find_model("qwen3:0.6b")
 
 
 def test_hub_id_with_two_dashes() -> None:

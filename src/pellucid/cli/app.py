@@ -29,8 +29,9 @@ VERBS = {
     "Generate text": ("run", "chat", "serve"),
     "Look inside": ("compare", "explain", "top", "page", "trace"),
     "Measure and plan": ("bench", "bench-serve", "ablate", "eval-kv", "plan", "check"),
-    "Convert": ("quantize",),
+    "Models on disk": ("pull", "list", "rm", "quantize"),
 }
+_ALIASES = {"ls": "list"}
 _NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}
 _NUMBERS = {
     "a valid integer": "a whole number",
@@ -118,6 +119,8 @@ def _run(words: list[str]) -> int:
         make_command()(words, prog_name="pellucid")  # ends the process
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    if words:
+        words[0] = _ALIASES.get(words[0], words[0])
     verb = words[0] if words else ""
     if verb and not verb.startswith("-") and verb not in all_verbs():
         raise ValueError(instead_of_verb(verb, all_verbs()))

@@ -49,4 +49,6 @@ def load_bench_model(
         return random_model(shape, config, workloads)
     with progress("load", describe_bytes) as show:
         # A tokenizer that is named is checked, though token ids are all that is measured.
-        return load_model(replace(config, skip_tokenizer_init=config.tokenizer is None), show)
+        return load_model(
+            replace(config, skip_tokenizer_init=config.tokenizer is None), show, on_download=show
+        )

@@ -9,7 +9,7 @@ import typer
 
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import EXIT_FAILED
-from pellucid.cli.parsing.model_and_prompt import check_model as check_name
+from pellucid.cli.parsing.models import resolve_model
 from pellucid.cli.parsing.options import MODEL_HELP, Json, StoredModelOptions
 from pellucid.config import EngineConfig
 
@@ -64,7 +64,7 @@ def _checked(models: list[str], settings: dict[str, Any], shows: bool) -> "list[
     reports = []
     for model in models:
         try:
-            config = EngineConfig(model=check_name(model), **settings)
+            config = EngineConfig(model=resolve_model(model, must_fit=False), **settings)
             report = check_model(config, memory_bytes)
         except (ValueError, OSError) as error:
             report = ModelReport(model, refusal=str(error))
@@ -91,4 +91,4 @@ def _dumped(models: list[str], settings: dict[str, Any]) -> dict[str, Any]:
 
     if len(models) != 1:
         raise ValueError(f"--dump: takes one model, got {len(models)}")
-    return dump_model(EngineConfig(model=check_name(models[0]), **settings))
+    return dump_model(EngineConfig(model=resolve_model(models[0], must_fit=False), **settings))

@@ -136,7 +136,7 @@ def plan(
     counted. Times are the shortest that the machine's memory bandwidth and peak arithmetic allow; pellucid
     bench measures real ones.
     """
-    model = model_name.name(is_needed=shape is None)
+    model = model_name.name(is_needed=shape is None, must_fit=False)
     for name, value in (("MODEL", model), ("--revision", model_options.revision)):
         if shape is not None and value is not None:
             raise ValueError(f"--shape={shape!r} needs no files: {name}={value!r} has no effect")

@@ -163,7 +163,7 @@ def serve(
     config = ServerConfig(
         host=listening_options.host,
         port=listening_options.port,
-        model_names=tuple(listening_options.model_name or ()),
+        model_names=tuple(listening_options.model_name or words.short_name()),
         keep_billing_block=listening_options.keep_billing_block,
         otlp_endpoint=listening_options.otlp_endpoint,
         api_keys=ApiKeys.read(access_options.api_keys, given=access_options.api_key or ()),

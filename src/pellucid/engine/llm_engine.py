@@ -138,13 +138,15 @@ class LLMEngine:
         """Loads the model that `config` names, and makes an engine for it.
 
         Args:
-            on_progress: called with (bytes read, bytes in all) while weights load.
+            on_progress: called with (bytes read, bytes in all) while weights are downloaded, and while they load.
             bus: the engine's bus, for subscribers to the events of loading; its clock is `time.monotonic`.
             on_note: called with each sentence on what the model's files hold and was left out; left out,
                 each is a RuntimeWarning.
         """
         bus = EventBus(time.monotonic) if bus is None else bus
-        model = load_model(config, report_progress(bus, config.model, on_progress))
+        model = load_model(
+            config, report_progress(bus, config.model, on_progress), on_download=on_progress
+        )
         draft = load_draft_model(config, model)
         for sentence in _notes(model, draft):
             (on_note or _warn)(sentence)

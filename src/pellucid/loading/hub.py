@@ -2,15 +2,17 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE, has_weights
 from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
+from pellucid.loading.hub_repository import HubName, fetch_files, list_files
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantization_settings import SETTINGS_FILES
+from pellucid.model_names import find_short_name
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")
@@ -35,7 +37,7 @@ SMALL_FILES = (
     *SETTINGS_FILES,
     "SHA256SUMS",
 )
-_WEIGHT_FILES = ("model*.safetensors",)
+_WEIGHT_FILES = "model*.safetensors"
 _HUB_ID = re.compile(
     r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<tag>[\w./-]+))?"
 )
@@ -55,31 +57,11 @@ class ModelLocation:
     name: str
 
 
-@dataclass(frozen=True)
-class HubName:
-    """A model of the hub as users name it.
-
-    Args:
-        model: "owner/name" or "owner/name:Q4_K_M".
-        repository: "owner/name".
-        tag: "Q4_K_M", or None.
-        revision: branch, tag or commit; None is the main branch.
-        setting: which one names it.
-    """
-
-    model: str
-    repository: str
-    tag: str | None
-    revision: str | None
-    setting: str = "model"
-
-    def __str__(self) -> str:
-        """For messages."""
-        shown = f"{self.setting}={self.model!r}"
-        return shown if self.revision is None else f"{shown}, revision={self.revision!r}"
-
-
-def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
+def find_model(
+    model: str | None,
+    revision: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ModelLocation:
     """The files of `model`, downloaded into the hub's cache if need be.
 
     huggingface_hub's environment variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE,
@@ -89,15 +71,16 @@ def find_model(model: str | None, revision: str | None = None) -> ModelLocation:
         model: a directory, a GGUF file, a hub id "owner/name", a GGUF file of a hub repository by its
             quantization, "owner/name:Q4_K_M", or None for the bundled model.
         revision: branch, tag or commit of a hub id; None is its main branch.
+        on_progress: called with (bytes, bytes in all) while weights are downloaded; None: a bar is shown.
 
     Raises:
         ValueError: there is no such model or revision, or it is in a format that does not load.
         OSError: the hub cannot be reached or the cache cannot be written.
     """
     found = find_local_or_hub_model(model, revision)
-    return (
-        found if isinstance(found, ModelLocation) else ModelLocation(_download(found), found.model)
-    )
+    if isinstance(found, ModelLocation):
+        return found
+    return ModelLocation(_download(found, on_progress), found.model)
 
 
 def find_local_or_hub_model(model: str | None, revision: str | None) -> ModelLocation | HubName:
@@ -117,6 +100,12 @@ def find_local_or_hub_model(model: str | None, revision: str | None) -> ModelLoc
             raise ValueError(f"revision={revision!r}: only a hub id has revisions, not {path}")
         return ModelLocation(path, _display_name(path))
     assert model is not None
+    if (short := find_short_name(model)) is not None:
+        known, tag = short
+        raise ValueError(
+            f"model={model!r}: short names are for the command line; name the file on the hub, such as"
+            f" '{known.repository}:{tag or 'Q4_K_M'}'"
+        )
     if (match := _HUB_ID.fullmatch(model)) is None:
         raise ValueError(
             f"model={model!r}: no such file or directory, and not the name of a model on the hub"
@@ -170,55 +159,24 @@ def _display_name(path: Path) -> str:
     return path.name
 
 
-def _download(name: HubName) -> Path:
+def _download(name: HubName, on_progress: Callable[[int, int], None] | None) -> Path:
     """The directory or the GGUF file. Configuration comes first: what does not load is not downloaded."""
+    # Imported here: models that are here already need none of it.
+    from pellucid.loading.hub_download import download_weights
+
     snapshot = fetch_files(name, SMALL_FILES if name.tag is None else (ALWAYS_THERE,))
+    files = list_files(name, snapshot)
     if name.tag is None and (snapshot / CONFIG_FILE).is_file():
-        # Imported here: models that are here already need none of it.
         from pellucid.loading.hf_config import read_model_config
 
         read_model_config(snapshot)
-        snapshot = fetch_files(name, (*SMALL_FILES, *_WEIGHT_FILES), snapshot)
+        weights = [file for file in files if fnmatch(file, _WEIGHT_FILES)]
+        download_weights(name, weights, snapshot, on_progress)
         if has_weights(snapshot):
             return snapshot
-    parts = choose_gguf(name, list_files(name, snapshot))
-    return fetch_files(name, parts, snapshot) / parts[0]
-
-
-def fetch_files(name: HubName, patterns: Collection[str], snapshot: Path | None = None) -> Path:
-    """Downloads files into the hub's cache, as far as they are not there.
-
-    Args:
-        patterns: of their names.
-        snapshot: an earlier result, whose commit they are of; None: the newest one of the name's revision.
-
-    Returns:
-        The directory in the cache with the files of this commit. Its name is the commit.
-
-    Raises:
-        ValueError, OSError: as `find_model`.
-    """
-    # Imported here: local models need none of it, and it takes longer than they take to load.
-    from huggingface_hub import snapshot_download
-
-    revision = name.revision if snapshot is None else snapshot.name
-    with explained_errors(name):
-        return Path(
-            snapshot_download(name.repository, revision=revision, allow_patterns=list(patterns))
-        )
-
-
-def list_files(name: HubName, snapshot: Path) -> list[str]:
-    """The files of a repository at the commit of `snapshot`; offline, those in the cache."""
-    from huggingface_hub import HfApi
-
-    try:
-        # Not list_repo_files, which repeats a failed request for 20 seconds.
-        info = HfApi().model_info(name.repository, revision=snapshot.name)
-        return [file.rfilename for file in info.siblings or ()]
-    except Exception:  # of the transfer libraries, which differ between versions
-        files = (path for path in snapshot.rglob("*") if path.is_file())
-        return [str(path.relative_to(snapshot)) for path in files]
+    parts = choose_gguf(name, files)
+    download_weights(name, parts, snapshot, on_progress)
+    return snapshot / parts[0]
 
 
 def choose_gguf(name: HubName, files: Collection[str]) -> tuple[str, ...]:
@@ -243,46 +201,3 @@ def choose_gguf(name: HubName, files: Collection[str]) -> tuple[str, ...]:
     if (found := recognize_files(files)) is not None:
         raise ValueError(f"{name}: it holds {found}")
     raise ValueError(f"{name}: it has neither config.json with model.safetensors nor GGUF files")
-
-
-@contextmanager
-def explained_errors(name: HubName) -> Iterator[None]:
-    """Turns the hub's errors into ones that say what to do."""
-    from huggingface_hub import constants, errors
-
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        raise ValueError(
-            f"{name}: its owner asks for an agreement first: accept it at "
-            f"{constants.ENDPOINT}/{name.repository}, then set HF_TOKEN or run `hf auth login`"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ValueError(
-            f"{name}: no such file or directory here, and no such model at {constants.ENDPOINT}; "
-            "if it is private, set HF_TOKEN or run `hf auth login`"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{name}: the model has no such branch, tag or commit") from error
-    except errors.HFValidationError as error:
-        raise ValueError(f"{name}: not a hub id: {error}") from error
-    except errors.LocalEntryNotFoundError as error:
-        if constants.HF_HUB_OFFLINE:
-            reason = "HF_HUB_OFFLINE is set"
-        elif isinstance(error.__cause__, errors.HfHubHTTPError):
-            reason = f"{constants.ENDPOINT} answered {error.__cause__.response.status_code}"
-        else:
-            reason = f"{constants.ENDPOINT} cannot be reached"
-        raise ConnectionError(
-            f"{name}: no such file or directory here, the cache {constants.HF_HUB_CACHE} does not hold"
-            f" such a model, and {reason}: connect once to download it"
-        ) from error
-    except errors.HfHubHTTPError as error:
-        raise ConnectionError(f"{name}: {constants.ENDPOINT} answered: {error}") from error
-    except OSError as error:
-        raise OSError(
-            f"{name}: the cache directory {constants.HF_HUB_CACHE} cannot be written: {error}; "
-            "set HF_HOME to a directory that can"
-        ) from error
-    except Exception as error:  # of the transfer libraries, which differ between versions
-        raise ConnectionError(f"{name}: the download broke off: {error!r}") from error

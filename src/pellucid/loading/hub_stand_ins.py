@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pellucid.loading.file_names import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, TOKENIZER_FILE
-from pellucid.loading.hub import (
-    ALWAYS_THERE,
-    SMALL_FILES,
+from pellucid.loading.hub import ALWAYS_THERE, SMALL_FILES, choose_gguf
+from pellucid.loading.hub_repository import (
     HubName,
-    choose_gguf,
     explained_errors,
     fetch_files,
     list_files,
+    open_range,
 )
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantization_settings import SETTINGS_FILES
@@ -87,31 +86,13 @@ class _RemoteFile:
         Raises:
             ValueError, OSError: as `find_model`.
         """
-        from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-        repository, commit = self.name.repository, self.snapshot.name
-        headers = {
-            **build_hf_headers(),
-            "Range": f"bytes={start}-{end - 1}",
-            "Accept-Encoding": "identity",
-        }
+        commit = self.snapshot.name
         with (
             explained_errors(self.name),
-            get_session().stream(
-                "GET",
-                hf_hub_url(repository, self.path, revision=commit),
-                headers=headers,
-                timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
-            ) as response,
+            open_range(self.name, commit, self.path, f"{start}-{end - 1}") as response,
         ):
-            if response.status_code == 416:  # the file ends before `start`
+            if response.status_code == 416:
                 return b"", int(response.headers["Content-Range"].rpartition("/")[2])
-            if response.is_error:
-                response.read()
-                hf_raise_for_status(response)
-            if response.status_code == 200 and start > 0:
-                raise RuntimeError("the server sends whole files only")
             data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk

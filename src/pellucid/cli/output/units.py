@@ -38,6 +38,14 @@ def describe_tokens(done: int, total: int, elapsed: float) -> str:
     return f"{done} of {total} tokens, {rate(done, elapsed)}"
 
 
+def ago(duration: float) -> str:
+    """How long ago something was: now, 5 minutes ago, 3 days ago."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if duration >= length:
+            return f"{counted(int(duration / length), unit)} ago"
+    return "now"
+
+
 def times(value: float) -> str:
     """A ratio: 12.3x."""
     return f"{_three_digits(value)}x"

@@ -1,6 +1,5 @@
 """Finds the model and the prompt among the words after `run`, `chat`, `compare` and `explain`."""
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from pellucid.cli.parsing.models import complete_model, exists, looks_like_model, resolve_model
 from pellucid.cli.parsing.options import MODEL, MODEL_HELP
 from pellucid.cli.parsing.settings import origin
+from pellucid.model_names import find_short_name
 from pellucid.prompts import ChatPrompt
 
 if TYPE_CHECKING:
     from pellucid.llm import LLM
     from pellucid.prompts import Prompt
 
+MODEL_ARGUMENT = typer.Argument(
+    metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_model
+)
 PROMPT = "Prompt"
 System = Annotated[
     str | None,
@@ -32,54 +36,7 @@ Think = Annotated[
         show_default="the chat template's own choice",
     ),
 ]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
 _WORDS_OF_A_TEXT = 3  # at least, for the bundled model to go on with it
-_GGUF_MAGIC = b"GGUF"
-# Names that Ollama's and other libraries' users type: a word that begins like this is no prompt.
-_FAMILY = re.compile(
-    r"(codellama|deepseek|falcon|gemma|gpt-?2|gpt-oss|llama|mistral|mixtral|phi|qwen|smollm|tinyllama)"
-    r"[\w.-]*(:[\w.-]+)?",
-    re.IGNORECASE,
-)
-
-
-def looks_like_model(word: str) -> bool:
-    """Whether a single word is meant as a model, not as a prompt."""
-    if not word or any(character.isspace() for character in word):
-        return (path := _path(word)) is not None and (path.is_dir() or path.suffix == ".gguf")
-    return (
-        _exists(word)
-        or word.lower().endswith(".gguf")
-        or word.startswith(("./", "../", "~/", "/"))
-        or _HUB_ID.fullmatch(word) is not None
-        or _FAMILY.fullmatch(word) is not None
-    )
-
-
-def check_model(model: str) -> str:
-    """The model, if there is such a file or directory here, or if the hub may have it.
-
-    Raises:
-        ValueError: it can be neither.
-    """
-    path = _path(model)
-    if path is not None:
-        if path.suffix == ".safetensors":
-            raise ValueError(
-                f"{model}: is a file of weights without a configuration; name its directory: {path.parent}"
-            )
-        if path.is_file() and not _is_gguf(path):
-            raise ValueError(
-                f"{model}: is not a model: a model is a directory with config.json, a .gguf file or"
-                f" owner/name on the hub. To read a prompt from it: -f {model}"
-            )
-        return model
-    if _HUB_ID.fullmatch(model) and not model.lower().endswith(".gguf"):
-        return model
-    hint = ""
-    if "/" not in model and not model.lower().endswith(".gguf"):
-        hint = "; models of the Hugging Face hub are named owner/name, as in Qwen/Qwen3-0.6B"
-    raise ValueError(f"no such file or directory: {model}{hint}")
 
 
 @dataclass(frozen=True)
@@ -87,9 +44,7 @@ class ModelName:
     """`MODEL` or `-m MODEL`."""
 
     context: typer.Context
-    first: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
-    ] = None
+    first: Annotated[str | None, MODEL_ARGUMENT] = None
     model: Annotated[
         str | None,
         typer.Option(
@@ -97,11 +52,18 @@ class ModelName:
         ),
     ] = None
 
-    def name(self, *, is_needed: bool = True) -> str | None:
+    def short_name(self) -> tuple[str, ...]:
+        """The name as it was given, if it is a short one that stands for another."""
+        word = self.first or self.model
+        is_short = word is not None and not exists(word) and find_short_name(word) is not None
+        return (word,) if word is not None and is_short else ()
+
+    def name(self, *, is_needed: bool = True, must_fit: bool = True) -> str | None:
         """None for the bundled model.
 
         Args:
             is_needed: if not, a model that only the settings name is not taken.
+            must_fit: as in `resolve_model`.
 
         Raises:
             ValueError: the model is named twice, or there is none.
@@ -109,9 +71,9 @@ class ModelName:
         if self.first is not None and _typed(self.context, "model"):
             raise ValueError(f"the model is named twice: {self.first} and -m {self.model}")
         if self.first is not None:
-            return check_model(self.first)
+            return resolve_model(self.first, must_fit=must_fit)
         is_set = is_needed or _typed(self.context, "model")
-        return _check_option(self.context, self.model) if is_set else None
+        return _resolve_option(self.context, self.model, must_fit=must_fit) if is_set else None
 
 
 @dataclass(frozen=True)
@@ -125,7 +87,7 @@ class ModelAndPrompt:
     context: typer.Context
     first: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False),
+        MODEL_ARGUMENT,
     ] = None
     second: Annotated[
         str | None,
@@ -164,34 +126,36 @@ class ModelAndPrompt:
 
         Raises:
             ValueError: there is no such model, no prompt, or the prompt is not text.
-            OSError: the prompt's file cannot be read.
+            OSError: the prompt's file cannot be read, or the hub cannot be reached.
         """
-        model, prompt = self.given()
-        if prompt is None:
-            if sys.stdin.isatty():
-                self._refuse_to_guess(model)
-            prompt = _read_stdin()
-        return model, prompt
+        word, prompt = self._words()
+        if prompt is None and sys.stdin.isatty():
+            self._refuse_to_guess(word or self.model)
+        return self._resolved(word), _checked_text(prompt)
 
     def given(self) -> tuple[str | None, str | None]:
         """As `read`, but the prompt is None if only stdin is left and `-` was not given."""
+        word, prompt = self._words()
+        return self._resolved(word), None if prompt is None else _checked_text(prompt)
+
+    def _words(self) -> tuple[str | None, str | None]:
+        """The word that names the model, and the prompt, which is - for stdin; None for what is not given."""
         words = [word for word in (self.first, self.second, *(self.more or ())) if word is not None]
         model_typed = _typed(self.context, "model")
         prompt = self._prompt_option()
         if len(words) > 2 - model_typed - (prompt is not None):
             self._refuse_words(words, model_typed, prompt is not None)
-        word: str | None = None
         if len(words) == 2:
-            word, prompt = words
-        elif len(words) == 1:
-            if prompt is not None or (not model_typed and looks_like_model(words[0])):
-                word = words[0]
-            else:
-                prompt = words[0]
-        model = _check_option(self.context, self.model) if word is None else check_model(word)
-        if prompt == "-":
-            return model, _read_stdin()
-        return model, None if prompt is None else _checked_text(prompt)
+            return words[0], words[1]
+        if words and (prompt is not None or (not model_typed and looks_like_model(words[0]))):
+            return words[0], prompt
+        return None, words[0] if words else prompt
+
+    def _resolved(self, word: str | None) -> str | None:
+        quiet = bool(self.context.params.get("quiet"))
+        if word is None:
+            return _resolve_option(self.context, self.model, quiet=quiet)
+        return resolve_model(word, quiet=quiet)
 
     def _prompt_option(self) -> str | None:
         if self.file is None:
@@ -293,10 +257,12 @@ def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> C
     return ChatPrompt(messages, chat_template_kwargs=variables)
 
 
-def _check_option(context: typer.Context, model: str | None) -> str | None:
-    """The model of -m, of a variable or of the configuration file, checked; None for the bundled one."""
+def _resolve_option(
+    context: typer.Context, model: str | None, *, must_fit: bool = True, quiet: bool = False
+) -> str | None:
+    """The model of -m, of a variable or of the configuration file; None for the bundled one."""
     try:
-        return None if model is None else check_model(model)
+        return None if model is None else resolve_model(model, must_fit=must_fit, quiet=quiet)
     except ValueError as error:
         raise ValueError(f"{error}{origin(context, 'model')}") from None
 
@@ -307,28 +273,10 @@ def _typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _path(word: str) -> Path | None:
-    """The path, if it exists."""
-    try:
-        path = Path(word).expanduser()
-        return path if word and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
-        return None
-
-
-def _is_gguf(path: Path) -> bool:
-    """By its name or, for a file such as Ollama's that has another name, by how it begins."""
-    if path.suffix.lower() == ".gguf":
-        return True
-    with path.open("rb") as file:
-        return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
-
-
-def _exists(word: str) -> bool:
-    return _path(word) is not None
-
-
-def _checked_text(prompt: str) -> str:
+def _checked_text(prompt: str | None) -> str:
+    """The prompt, or what stdin holds."""
+    if prompt is None or prompt == "-":
+        return _read_stdin()
     try:
         prompt.encode()
     except UnicodeEncodeError:  # the shell's bytes, escaped by Python

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pellucid.beam_search_params import BeamSearchParams
+from pellucid.cli.parsing.models import complete_model, resolve_model
 from pellucid.cli.parsing.option_types import (
     directory,
     size,
@@ -18,6 +19,7 @@ from pellucid.cli.parsing.option_types import (
 )
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
+from pellucid.model_names import find_short_name
 from pellucid.sampling_params import SamplingParams
 from pellucid.structured_outputs import StructuredOutputsParams
 
@@ -28,8 +30,8 @@ SPECULATION = "Speculation"
 PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
 SERVER = "Server"
 MODEL_HELP = (
-    "Directory in Hugging Face layout, .gguf file, or owner/name on the Hugging Face hub."
-    " Left out: the bundled model."
+    "Directory in Hugging Face layout, .gguf file, owner/name on the Hugging Face hub, or a short name such"
+    " as qwen3:0.6b. Left out: the bundled model."
 )
 _EARLY_STOPPING = {"false": False, "true": True, "never": "never"}
 
@@ -224,6 +226,7 @@ class SpeculationOptions:
             rich_help_panel=SPECULATION,
             help="A smaller model with the same tokenizer, which guesses the next tokens.",
             show_default="the bundled one, for the bundled model",
+            autocompletion=complete_model,
         ),
     ] = EngineConfig.draft_model
     num_draft_tokens: Annotated[
@@ -234,7 +237,10 @@ class SpeculationOptions:
     ] = EngineConfig.num_draft_tokens
 
     def settings(self) -> dict[str, Any]:
-        return asdict(self)
+        settings = asdict(self)
+        if self.draft_model is not None and find_short_name(self.draft_model) is not None:
+            settings["draft_model"] = resolve_model(self.draft_model)
+        return settings
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,20 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from pellucid.cli.parsing.model_and_prompt import looks_like_model
+from pellucid.cli.parsing.models import looks_like_model
 
-_CACHE = "models from the hub are kept in the Hugging Face cache: hf cache ls"
 _LEAVE_OUT = "leave it out"
 
 VERBS = {
     "benchmark": "pellucid bench",
     "complete": 'pellucid run --raw "Once upon a time"',
-    "cp": _CACHE,
+    "cp": "models are named by their repositories, and have no other names",
     "create": "pellucid run path/to/model.gguf, which takes a file as it is",
     "generate": 'pellucid run "Once upon a time"',
-    "list": _CACHE,
-    "ls": _CACHE,
     "perplexity": "pellucid eval-kv measures perplexity",
     "ps": "a model is in memory only while a command runs",
-    "pull": "a model is downloaded when a command first uses it: pellucid run OWNER/NAME",
-    "rm": f"{_CACHE}, hf cache rm",
-    "show": "pellucid plan says what a model needs",
+    "push": "models are downloaded only",
+    "show": "pellucid check says what a model is, and pellucid plan what it needs",
     "stop": "a model is in memory only while a command runs",
 }
 _COMMAND = re.compile(r"pellucid (run|chat|serve|bench|explain)\b")

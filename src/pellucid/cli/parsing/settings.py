@@ -25,7 +25,7 @@ else:
 
 MAX_FILE_BYTES = 1 << 20
 # Options of a single call, which make no sense as defaults.
-_NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text")
+_NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text", "yes")
 # The options of a measurement or a plan: a temperature for answers must not change what `bench` measures.
 WORKLOAD, PLANNED_REQUESTS = "What to measure", "Requests"
 _MUST_BE = {

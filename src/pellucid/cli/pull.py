@@ -1,0 +1,43 @@
+"""`pellucid pull`: downloads a model into the hub's cache."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from pellucid.cli.output.terminal import note
+from pellucid.cli.output.units import describe_bytes, num_bytes, seconds
+from pellucid.cli.parsing.models import complete_model, resolve_model
+from pellucid.progress import progress
+
+
+def pull(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Short name such as qwen3:0.6b, owner/name, or a GGUF file by its quantization, owner/name:Q4_K_M.",
+            show_default=False,
+            autocompletion=complete_model,
+        ),
+    ],
+    *,
+    revision: Annotated[
+        str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")
+    ] = None,
+) -> None:
+    """Download a model.
+
+    Commands download a model when they first use it; this one does nothing else. A download that broke off is
+    continued. Prints where the model is.
+    """
+    name = resolve_model(model)
+    start = time.monotonic()
+    with progress("pull", describe_bytes) as show:
+        from pellucid.model_store.cache import cached_models
+        from pellucid.model_store.pulling import pull_model
+
+        path = pull_model(name, revision, show)
+    print(path)
+    size = sum(each.num_bytes for each in cached_models() if each.path == path)
+    note(f"{name}: {num_bytes(size)}, in {seconds(time.monotonic() - start)}")
