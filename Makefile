@@ -22,7 +22,7 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle format stub clean \
+.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle mutants format stub clean \
   wheel test-wheel versus lint check-page test-page
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make lint         formatting, lint, types, import layers, workflows'
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
+	@echo 'make mutants      changes the source at random places; says which changes no test notices (docs/testing.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
@@ -124,6 +125,19 @@ test-vendors: $(VENV)/.vendors
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
+# make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
+mutants: $(VENV)/.mutants build/mutants/coverage/commit
+	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %) \
+	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %) $(DATA:%=--data %)
+
+# Some minutes more than the tests take. Later commits use it, too: lines are matched.
+build/mutants/coverage/commit: | $(VENV)/.mutants
+	mkdir -p $(@D)
+	PYTHONPATH=tools/mutants TEST_SECONDS=$(@D)/durations.json COVERAGE_FILE=$(@D)/.coverage \
+	  $(BIN)/python -m pytest -q $(PARALLEL) -p record_tests --cov=pellucid --cov-context=test --cov-report= \
+	  $(addprefix --ignore=tests/,oracle integrations page hostile)
+	git rev-parse HEAD > $@
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
@@ -176,6 +190,10 @@ $(VENV)/.dev: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 	@echo "setting up $(VENV): pellucid, its native extension, development tools (some minutes the first time)"
 	@$(INSTALL) '.[dev]' $(DEV_BUILD)
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	@$(PIP) install 'coverage>=7.6' 'pytest-cov>=6'
+	@touch $@
 
 $(VENV)/.page: $(VENV)/.dev
 	@$(INSTALL) '.[page]' $(DEV_BUILD)
