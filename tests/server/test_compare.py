@@ -57,7 +57,8 @@ def test_drafts_change_no_token(server: RunningServer, drafter: str) -> None:
     plain, drafted = end["arms"]["plain"], end["arms"]["drafted"]
     assert plain["texts"] == drafted["texts"]
     assert end["same_tok"] == 24 and end["first_diff"] is None
-    assert plain["rounds"] == plain["drafted"] == plain["draft_us"] == 0
+    assert plain["rounds"] == plain["drafted"] == plain["draft_us"] == 0 < drafted["draft_us"]
+    assert drafted["draft_us"] < drafted["t_us"]
     assert 0 < drafted["right"] <= drafted["drafted"] <= 3 * drafted["rounds"]
     assert drafted["wrong"] <= drafted["rounds"]
     rounds = [each for event in events for each in event["rounds"]]

@@ -109,6 +109,13 @@ def test_blocks_and_tree_are_for_admins(inspected: RunningServer, reply: Any) ->
     assert [node["index"] for node in children] == [1]
     block = get(inspected, f"/v1/kv/blocks/{first['block']}?layer=1&head=0", ADMIN).json
     assert block["ids"] == first["ids"] and block["filled_tok"] == block["block_tok"] == 32
+    others = [
+        get(inspected, f"/v1/kv/blocks/{first['block']}{query}", ADMIN).json
+        for query in ("?layer=1", "?layer=1&head=1", "")
+    ]
+    assert others[0] == block  # the first head
+    assert [(each["layer"], each["head"]) for each in others] == [(1, 0), (1, 1), (0, 0)]
+    assert len({str(each["k"]) for each in others}) == 3
     k = np.array(block["k"])
     assert k.shape == (32, block["head_dim"])
     for side in ("k", "v"):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pellucid.server.config import ServerConfig
+from pellucid.server.generation import Generation
 from pellucid.server.telemetry import Telemetry
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
@@ -56,7 +57,10 @@ def durations(reader: InMemoryMetricReader) -> dict[str, int]:
 def test_a_call_is_a_span_with_its_phases_under_the_clients_trace(
     server: RunningServer, exporter: InMemorySpanExporter, reader: InMemoryMetricReader
 ) -> None:
-    reply = server.post("/v1/chat/completions", BODY, traceparent=f"00-{TRACE}-{PARENT}-01")
+    ended: list[Generation] = []
+    server.service.on_ended.append(ended.append)
+    body = {**BODY, "seed": 1 << 63}
+    reply = server.post("/v1/chat/completions", body, traceparent=f"00-{TRACE}-{PARENT}-01")
     server.wait_until_idle()
     server.wait_until(lambda: len(exporter.get_finished_spans()) == 4, "the spans")
     *phases, call = exporter.get_finished_spans()
@@ -69,9 +73,15 @@ def test_a_call_is_a_span_with_its_phases_under_the_clients_trace(
     assert found["gen_ai.usage.cache_read.input_tokens"] == 0
     assert found["gen_ai.response.finish_reasons"] == ("length",)
     assert found["gen_ai.response.id"] == reply.headers["x-request-id"]
+    assert found["gen_ai.request.seed"] == str(1 << 63) and found["gen_ai.request.max_tokens"] == 4
     assert [phase.name for phase in phases] == ["queue", "prefill", "decode"]
     times = [time for phase in phases for time in (phase.start_time, phase.end_time)]
-    assert times == sorted(times) and call.start_time == times[0] and call.end_time >= times[-1]
+    metrics = ended[0].outputs[0].metrics
+    assert metrics.first_scheduled_time is not None and metrics.finished_time is not None
+    begin, (first, *_, last) = metrics.first_scheduled_time, metrics.token_times
+    expected = [metrics.arrival_time, begin, begin, first, first, last, metrics.finished_time]
+    since = [(time - call.start_time) / 1e9 for time in (*times, call.end_time)]
+    assert since == pytest.approx([time - expected[0] for time in expected], abs=1e-6)
     assert not any("12 + 7" in str(value) for value in found.values())
     names = ("request.duration", "time_to_first_token", "time_per_output_token")
     assert durations(reader) == {f"gen_ai.server.{name}": 1 for name in names}

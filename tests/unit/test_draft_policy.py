@@ -6,6 +6,9 @@ import pytest
 
 from pellucid.formulas import draft_speedup, expected_tokens
 from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, StepSeconds
+from support.courses import Courses
+
+COURSES = Courses("draft_policy_courses")
 
 
 class Machine:
@@ -118,6 +121,23 @@ def test_it_knows_what_tokens_cost_that_are_computed_again(
 
     fixed = (speedup(DraftPolicy(k, decides=False)) for k in range(1, 9))
     assert speedup(DraftPolicy(8, recomputes=True)) > 0.85 * max(1.0, *fixed)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_decisions_on_a_random_machine(seed: int) -> None:
+    """A machine that changes, and requests that come and go."""
+    rng = random.Random(seed)
+    machine = Machine(0.5, 0.1, rng.choice([0.0, 0.02, 0.2]), seed, rng.random() < 0.3)
+    policy, seen = DraftPolicy(rng.choice([1, 4, 8]), recomputes=machine.recomputes), []
+    for _ in range(4):
+        machine.acceptance = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])
+        machine.row_cost = rng.choice([0.01, 0.05, 0.3, 1.0])
+        names = [f"r{rng.randrange(9)}" for _ in range(rng.choice([1, 1, 2, 5]))]
+        for _ in range(rng.choice([30, 80])):
+            machine.step(policy, list(dict.fromkeys(names)))
+            seen.append((machine.drafts[-1], policy.backoff, policy.reason))
+    counts = {"drafts": sum(machine.drafts), "tokens": machine.num_tokens}
+    COURSES.check(seed, counts, [*seen, machine.seconds])
 
 
 def test_drafts_that_begin_to_be_right_are_found() -> None:

@@ -1,7 +1,9 @@
 """Events of the engine: complete, correct, and not created without a subscriber."""
 
 import json
+import platform
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +255,42 @@ def test_candidates_are_made_for_listeners_to_tokens_only(
     assert output.outputs[0].finish_reason == "length"
     assert not of_type(records, Token)
     assert len(of_type(records, Step)) == (12 if level is Level.STEP else 0)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "expected"),
+    [
+        ({}, {"prefix_caching": True, "use_kv_cache": True, "speculation": "off"}),
+        ({"enable_prefix_caching": False}, {"prefix_caching": False, "use_kv_cache": True}),
+        ({"use_kv_cache": False}, {"prefix_caching": False, "use_kv_cache": False}),
+        ({"speculation": "ngram"}, {"speculation": "ngram"}),
+        (
+            {"max_num_seqs": 3, "max_num_batched_tokens": 9, "max_model_len": 64},
+            {"limits": {"max_seqs": 3, "max_batched_tok": 9, "max_model_tok": 64}},
+        ),
+        (
+            {"block_size": 16, "num_kv_blocks": 40, "kv_cache_dtype": "int8"},
+            {
+                "kv": {
+                    "block_tok": 16,
+                    "n_blocks": 40,
+                    "block_bytes": 16,
+                    "dtype": "int8",
+                    "windows": [0],
+                }
+            },
+        ),
+        (
+            {"num_threads": 3},
+            {"device": {"name": platform.machine(), "backend": "fake", "threads": 3}},
+        ),
+    ],
+)
+def test_an_engine_describes_itself(knobs: dict[str, Any], expected: dict[str, Any]) -> None:
+    (hello,) = of_type(listen(fake_engine(**knobs)), Hello)
+    told = hello.fields_as_dict()
+    assert {name: told[name] for name in expected} == expected
+    assert abs(told["t0_unix_us"] / 1e6 - time.time()) < 60
 
 
 def test_tokens_of_some_requests_only() -> None:

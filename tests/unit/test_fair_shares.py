@@ -84,6 +84,16 @@ def test_a_caller_gets_a_seat_of_one_that_has_more_than_its_share() -> None:
     assert preempted.num_computed_tokens > 0  # it keeps its blocks
 
 
+def test_a_caller_orders_its_own_requests_while_another_competes() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    low = make_request("low", 4, caller="a", priority=1)
+    for request in (low, make_request("other", 4, caller="b")):
+        scheduler.add_request(request)
+    step(scheduler)
+    scheduler.add_request(make_request("high", 4, caller="a"))
+    assert step(scheduler).preempted == (low,)
+
+
 def test_seats_are_taken_up_to_the_fair_share_and_no_further() -> None:
     scheduler = greedy_scheduler(prompt=10, max_num_batched_tokens=100)
     for number in range(20):

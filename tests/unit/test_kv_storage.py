@@ -1,5 +1,8 @@
 """KV storage as an EngineConfig asks for it: the KV cache, the swap file, the prefix store."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from pellucid.config import EngineConfig
@@ -31,6 +34,19 @@ def test_swap_space_for_less_than_a_block_is_refused() -> None:
 def test_swap_space_that_the_disk_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"swap_space=\d+: .*TMPDIR names another directory"):
         fake_engine(swap_space=1 << 60)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 3])
+def test_blocks_that_wait_for_the_disk_are_planned(
+    max_num_seqs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a step fills, and as many that were read: here 64 tokens in blocks of 16, and one more a request."""
+    monkeypatch.setattr(kv_storage, "weights_identity", lambda directory: b"")
+    knobs = {"max_num_batched_tokens": 64, "block_size": 16, "max_num_seqs": max_num_seqs}
+    plain = fake_engine(**knobs).memory_plan
+    with closing(fake_engine(prefix_cache_dir=str(tmp_path), **knobs)) as engine:
+        waiting = engine.memory_plan.scratch - plain.scratch
+    assert waiting == 2 * (4 + max_num_seqs) * plain.bytes_per_block
 
 
 def test_the_rows_of_logits_of_a_step_are_bounded_and_planned(

@@ -46,6 +46,17 @@ def test_keys_that_defeat_the_sampled_pivot_only_cost_time(size: int) -> None:
         assert np.flatnonzero(shortest_prefix(keys, weights, target)).tolist() == expected
 
 
+@pytest.mark.parametrize("rising", [1, -1])
+def test_each_round_about_halves_what_is_undecided(
+    rising: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, partition = [], np.partition
+    monkeypatch.setattr(np, "partition", lambda x, *at: sizes.append(len(x)) or partition(x, *at))
+    keys = np.arange(1 << 16)[::rising].astype(np.float64)
+    assert shortest_prefix(keys, np.ones(1 << 16), 7.0).sum() == 7
+    assert 5 <= len(sizes) <= 8 and max(sizes) <= 128
+
+
 @pytest.mark.parametrize(("size", "num_values"), SHAPES)
 def test_largest_prefers_the_first_of_equals(size: int, num_values: int) -> None:
     values = np.random.default_rng(size).integers(num_values, size=size).astype(np.float32)

@@ -126,7 +126,7 @@ class BlockPool:
             Whether the block was published now.
         """
         assert block.ref_count > 0
-        if block.key is not None or key in self.index:
+        if key in self.index:
             return False
         self.version += 1
         block.key = key

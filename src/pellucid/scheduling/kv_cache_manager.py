@@ -148,7 +148,6 @@ class KVCacheManager:
             num_needed += max(0, min(num_blocks - found.num_blocks, most - num_kept))
             num_needed += own.shares_next(table)
             num_free -= sum(not block.ref_count for block in blocks)
-            num_free += table.num_freeable(first)
         return max(0, num_needed - num_free) or int(self._lacks_slot(request))
 
     def num_forkable(self, request: Request, num_tokens: int) -> int:

@@ -273,7 +273,6 @@ class RequestQueues:
     def recall(self, request: Request, has_seat: bool) -> None:
         """Moves a parked or waiting request to `running` or `waiting`. It keeps its blocks."""
         self._parked.pop(request.request_id, None)
-        self._reading.pop(request.request_id, None)
         if request in self.waiting:
             self.waiting.remove(request)
         if has_seat:
