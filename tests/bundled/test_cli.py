@@ -114,7 +114,7 @@ class Terminal:
 
 
 def test_a_pipe_gets_the_text_and_nothing_else() -> None:
-    done = run("run", PROMPT, *GREEDY, "--max-tokens", "30")
+    done = run("run", PROMPT, *GREEDY, "--max-tokens", "30", "-v")
     assert done.returncode == 0
     assert done.stdout.decode() == greedy_text(30)
     *lines, line = done.stderr.decode().splitlines()
@@ -129,7 +129,7 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
 def test_the_next_start_finds_its_prompt_again(tmp_path: Path) -> None:
     prompt = " ".join(PROMPT for _ in range(20))
     first, second = (
-        run("run", prompt, *GREEDY, "--max-tokens", "5", "--prefix-cache-dir", str(tmp_path))
+        run("run", prompt, *GREEDY, "--max-tokens", "5", "-v", "--prefix-cache-dir", str(tmp_path))
         for _ in range(2)
     )
     assert first.stdout == second.stdout != b""
@@ -197,7 +197,7 @@ def test_a_reader_that_goes_away_is_not_an_error_to_talk_about() -> None:
 
 def test_ctrl_c_prints_what_was_made() -> None:
     # Without the cache there is time to press Ctrl-C, and the text is the same.
-    process = start("run", PROMPT, *GREEDY, "--max-tokens", "1500", "--no-kv-cache")
+    process = start("run", PROMPT, *GREEDY, "--max-tokens", "1500", "--no-kv-cache", "-v")
     assert process.stdout is not None
     begun = b""
     while len(begun) < 20:

@@ -11,7 +11,7 @@ from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder
-from support.fake_model import EOS, FakeBackend, FakeDecoder, fake_engine
+from support.fake_model import FakeBackend, FakeDecoder, fake_engine
 
 
 def answer(prompt: str, **params: object) -> RequestOutput:
@@ -31,7 +31,7 @@ def test_stdout_is_the_text_alone(pellucid: CommandLine) -> None:
 
 
 def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandLine) -> None:
-    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos")
+    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos", "-v")
     (line,) = ran.err.splitlines()
     parts = line.removeprefix("done: ").split(" · ")
     assert parts[0].startswith("time to first token ")
@@ -40,11 +40,35 @@ def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandL
     assert parts[3:] == ["KV cache 32 bytes", "stop: max_tokens 9", "temperature 1, seed 7"]
 
 
+LONG = ["--temperature", "0.61", "--top-p", "0.95", "--top-k", "20", "--min-p", "0.05"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-tokens", "9"],
+        ["--max-tokens", "9", "--temperature", "0"],
+        ["--max-tokens", "200", *LONG],
+        ["--max-model-len", "20", "--ignore-eos", *LONG],
+        ["--max-tokens", "9", "--beam-width", "2"],
+    ],
+)
+def test_what_follows_an_answer_has_two_rows_at_most(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("pellucid.cli.output.terminal.shows_rows", lambda: True)
+    ran = pellucid("run", "h e y", *arguments)
+    rows = ran.err.splitlines()
+    assert len(rows) <= 2 and max(map(len, rows)) <= 80, rows
+    assert ran.memory == "" and "stop: " in ran.err
+
+
 def test_it_says_that_other_programs_use_the_cores(
     pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeBackend, "thread_use", ThreadUse(most=8, num_threads=3))
-    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos")
+    ran = pellucid("run", "h e y", "--seed", "7", "--max-tokens", "9", "--ignore-eos", "-v")
     assert " · 3 of 8 threads: other programs use the cores · KV cache" in ran.err
 
 
@@ -79,7 +103,7 @@ def test_why_it_stopped(pellucid: CommandLine, arguments: tuple[str, ...], reaso
         for seed in range(100)
         if 3 < len(answer("h e y", seed=seed, max_tokens=200).outputs[0].token_ids) < 30
     )
-    ran = pellucid("run", "h e y", "--seed", str(seed), *arguments)
+    ran = pellucid("run", "h e y", "--seed", str(seed), "-v", *arguments)
     assert f" · stop: {reason} · " in ran.err
     assert ran.status == 0
 
@@ -94,7 +118,8 @@ def test_a_stop_string_and_the_full_context(pellucid: CommandLine) -> None:
     assert ran.out == free[: free.index(free[4:7]) + 3]
     ran = pellucid(*common, "--max-model-len", "20")
     assert ran.out == free[:15]
-    assert "stop: context of 20 tokens is full" in ran.err
+    assert "stop: the context is full" in ran.err
+    assert "stop: context of 20 tokens is full" in pellucid(*common, "-c", "20", "-v").err
 
 
 def test_every_option_reaches_the_engine(pellucid: CommandLine) -> None:
@@ -202,7 +227,7 @@ def test_the_models_own_sampling_is_the_default(pellucid: CommandLine) -> None:
 
 def test_without_the_cache_the_text_is_the_same(pellucid: CommandLine) -> None:
     arguments = ("run", "h e y", "--seed", "1", "--max-tokens", "12", "--ignore-eos")
-    cached, naive = pellucid(*arguments), pellucid(*arguments, "--no-kv-cache")
+    cached, naive = pellucid(*arguments), pellucid(*arguments, "-v", "--no-kv-cache")
     assert naive.out == cached.out
     assert "KV cache 0 bytes" in naive.err
     assert max(len(batch.token_ids) for batch in pellucid.decoder.batches) == 5 + 11
@@ -314,7 +339,7 @@ def test_a_request_that_fails_on_its_way(pellucid: CommandLine, json_flag: tuple
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_ctrl_c_prints_what_was_made(pellucid: CommandLine, json_flag: tuple[str, ...]) -> None:
     pellucid.decoder = InterruptedDecoder(5)
-    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos", *json_flag)
+    ran = pellucid("run", "h e y", "--seed", "1", "--ignore-eos", "-v", *json_flag)
     text = answer("h e y", seed=1, ignore_eos=True).outputs[0].text[:6]
     assert ran.status == 130
     assert (json.loads(ran.out)["text"] if json_flag else ran.out) == text
@@ -339,4 +364,4 @@ def test_a_second_ctrl_c_does_not_wait(pellucid: CommandLine) -> None:
 def test_the_end_token_is_not_in_the_text(pellucid: CommandLine) -> None:
     ran = pellucid("run", "h e y", "--seed", "4", "--temperature", "2", "--max-tokens", "200")
     assert "#" not in ran.out
-    assert f"stop: end token {EOS} (#)" in ran.err
+    assert "stop: # · temperature 2, seed 4" in ran.err

@@ -259,6 +259,15 @@ def notes(tmp_path: Path) -> None:
     note_facts(
         "done",
         [
+            "first token 41.8 ms",
+            "173 tokens 108 tok/s",
+            "stop: <|end_of_text|>",
+            "temperature 0.8, top_p 0.95, seed 1",
+        ],
+    )
+    note_facts(
+        "done",
+        [
             "time to first token 41.8 ms",
             "prefill 5 tokens 136 tok/s",
             "decode 172 tokens 108 tok/s",

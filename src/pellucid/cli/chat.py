@@ -16,7 +16,6 @@ from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, System, Think
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
-    OUTPUT,
     ModelOptions,
     PrefixCacheOptions,
     Quiet,
@@ -24,6 +23,7 @@ from pellucid.cli.parsing.options import (
     SamplingOptions,
     SpeculationOptions,
     StopOptions,
+    Verbose,
     token_limit,
 )
 
@@ -57,15 +57,7 @@ def chat(
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
     speculation_options: SpeculationOptions,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose",
-            "-v",
-            rich_help_panel=OUTPUT,
-            help="Show memory, times and speeds after each answer.",
-        ),
-    ] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Talk with a model.

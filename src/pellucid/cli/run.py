@@ -12,7 +12,7 @@ import typer
 from pellucid.beam_search_params import RequestParams
 from pellucid.cli.generation import count_answer, count_tokens, load, stream_answer, stream_text
 from pellucid.cli.output.json_output import print_json, request_object
-from pellucid.cli.output.summary import answer_facts
+from pellucid.cli.output.summary import answer_facts, brief_facts
 from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.options import (
@@ -27,6 +27,7 @@ from pellucid.cli.parsing.options import (
     SamplingOptions,
     SpeculationOptions,
     StopOptions,
+    Verbose,
     beam_search_params,
     token_limit,
 )
@@ -74,6 +75,7 @@ def run(
             help="Record every event, one JSON object a line, for pellucid explain --events.",
         ),
     ] = None,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +83,8 @@ def run(
 
     A model with a chat template answers the prompt; --raw continues it as text instead. The bundled model
     answers questions and texts of one or two words; other text it continues, unless --chat is given. stdout
-    gets the text alone; times, speeds and the reason why the text ends go to stderr.
+    gets the text alone; speed, the reason why the text ends and what repeats it go to stderr, --verbose adds
+    more.
     """
     if logprobs is not None and not json:
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
@@ -104,7 +107,12 @@ def run(
     bus = EventBus(time.monotonic)
     with nullcontext() if events is None else recording(bus, events):
         llm, sampling_params = load(
-            model, settings, given if search is None else {}, bus, quiet=quiet
+            model,
+            settings,
+            given if search is None else {},
+            bus,
+            quiet=quiet,
+            shows_memory=verbose,
         )
         prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
         params: RequestParams = sampling_params
@@ -129,7 +137,8 @@ def run(
                 writer.write(output.outputs[0].text)
             writer.end_line()
     if not quiet:
-        note_facts("done", answer_facts(llm.engine, output, params))
+        facts = answer_facts if verbose else brief_facts
+        note_facts("done", facts(llm.engine, output, params))
     finish_reason = output.outputs[0].finish_reason
     assert finish_reason is not None
     raise typer.Exit(EXIT_BY_FINISH_REASON[finish_reason])

@@ -55,6 +55,30 @@ def memory_facts(plan: "MemoryPlan") -> list[str]:
     return facts
 
 
+def brief_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> list[str]:
+    """What people want to know of every answer, in two rows of a terminal; `answer_facts` says more."""
+    metrics = output.metrics
+    facts = []
+    if metrics.time_to_first_token is not None:
+        facts.append(f"first token {seconds(metrics.time_to_first_token)}")
+    if isinstance(params, BeamSearchParams):
+        return [
+            *facts,
+            f"stop: {stop_reason(engine, output, params)}",
+            _beam_search(output, params),
+        ]
+    if (num_tokens := len(metrics.token_times)) > 1:
+        facts.append(f"{num_tokens} tokens {rate(num_tokens - 1, metrics.decode_seconds)}")
+    reason = output.outputs[0].stop_reason
+    if isinstance(reason, int):
+        stop = engine.tokenizer.token_text(reason)
+    elif reason == "context_length":
+        stop = "the context is full"
+    else:
+        stop = stop_reason(engine, output, params)
+    return [*facts, f"stop: {stop}", sampling(params, output.seed)]
+
+
 def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> list[str]:
     """What a request cost and what it takes to repeat it."""
     metrics = output.metrics

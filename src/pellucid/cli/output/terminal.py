@@ -160,10 +160,15 @@ def note_all(sentences: Sequence[str]) -> None:
         note(f"note: {sentence}")
 
 
+def shows_rows() -> bool:
+    """Whether stderr is a terminal, which breaks long lines anywhere."""
+    return sys.stderr.isatty()
+
+
 def note_facts(label: str, facts: Sequence[str]) -> None:
     """Writes facts about the answer on stderr: one line, which a terminal breaks between facts."""
     line = f"{label}: {' · '.join(facts)}".translate(_VISIBLE)
-    if sys.stderr.isatty():
+    if shows_rows():
         line = "\n".join(_lines_of_facts(label, facts, shutil.get_terminal_size().columns))
     print(f"{DIM}{line}{RESET}" if is_live(sys.stderr) else line, file=sys.stderr, flush=True)
 

@@ -90,6 +90,15 @@ Url = Annotated[
     typer.Argument(metavar="URL", help="Address of the server, with or without /v1 at its end."),
 ]
 DEFAULT_URL = "http://127.0.0.1:8000"
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        rich_help_panel=OUTPUT,
+        help="Show memory, times and speeds of each answer.",
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option(
