@@ -13,6 +13,7 @@ from typing import Any
 
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.engine import LLMEngine
+from pellucid.outputs import CompletionDelta
 from pellucid.server.app import make_app, make_serving
 from pellucid.server.config import ServerConfig
 from pellucid.server.generation import GenerationService
@@ -113,6 +114,24 @@ class RunningServer:
         self.wait_until(lambda: not self.engine.has_unfinished_requests, "an idle engine")
         # On the engine's own thread: within a step, a request has left before its blocks are free.
         self.service.engine._thread.call(lambda: _check_idle(self.engine)).result(TIMEOUT)
+
+    def send_each_step(self) -> None:
+        """From now on the engine waits before each step until the frames of the last one are sent, so streams have the
+        same frames in each run."""
+        take_step, streams = self.engine.step, self.service.engine._thread._streams
+
+        def step() -> list[CompletionDelta]:
+            loop = next(iter(streams.values())).loop
+            asyncio.run_coroutine_threadsafe(_turns(20), loop).result(TIMEOUT)
+            return take_step()
+
+        self.engine.step = step  # type: ignore[method-assign]
+
+
+async def _turns(count: int) -> None:
+    """Lets an event loop run everything that is ready, and what that makes ready, and so on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _check_idle(engine: LLMEngine) -> None:

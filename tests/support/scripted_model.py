@@ -12,6 +12,7 @@ from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.hub import BUNDLED_MODEL
+from pellucid.sampling_params import SamplingParams
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files
 from support.bundled import bundled_model
@@ -73,7 +74,8 @@ class ScriptedDecoder(CompiledDecoder):
 def scripted_engine(
     text: str, context_length: int = 2048, chat_template: str = HERMES_TEMPLATE, **knobs: Any
 ) -> LLMEngine:
-    """An engine that answers every conversation with a text, in the tokens of the bundled model.
+    """An engine that answers every conversation with a text, in the tokens of the bundled model; greedily, so that what
+    a rule allows in its place is the same in each run.
 
     Args:
         text: the answer.
@@ -90,7 +92,12 @@ def scripted_engine(
     decoder = ScriptedDecoder(script, vocab_size)
     config = replace(model.config, max_position_embeddings=context_length)
     scripted = replace(
-        model, config=config, tokenizer=tokenizer, decoder=decoder, backend=FakeBackend()
+        model,
+        config=config,
+        tokenizer=tokenizer,
+        decoder=decoder,
+        backend=FakeBackend(),
+        default_sampling_params=SamplingParams(temperature=0),
     )
     return LLMEngine(
         EngineConfig(**{"enable_prefix_caching": False, "speculation": "off", **knobs}), scripted

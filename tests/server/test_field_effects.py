@@ -1,0 +1,121 @@
+"""Each field of each protocol changes the answer or what the engine is asked for, is refused by name, or warns.
+
+`field_effects.jsonl` has values of each field, the fields without which they mean nothing, and what they change.
+UPDATE_REPLIES=1 pytest tests/server/test_field_effects.py writes what they change.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.async_engine import AsyncLLMEngine
+from pellucid.server.fields import FieldTable, Treatment
+from pellucid.server.protocols.tables import FIELD_TABLES
+from support.http_server import RunningServer, running_server
+from support.replies import flat, frames, short
+from support.scripted_model import scripted_engine
+
+pytest.importorskip("llguidance")
+
+TESTS = Path(__file__).parent
+EFFECTS = TESTS / "field_effects.jsonl"
+MAX_LINES = 8
+SCRIPT = """\
+<think>12.</think>It is 19.
+<tool_call>
+{"name": "clock", "arguments": {}}
+</tool_call>"""
+# The live page's routes run engines of their own, and what counts a body's tokens reads the same body
+OTHERS = ("/v1/compare", "/v1/load", "/v1/page/fork", "/v1/chat/completions/input_tokens")
+ROUTES = {
+    title: table
+    for table in FIELD_TABLES
+    if (title := table.title.removeprefix("POST ")).startswith("/") and title not in OTHERS
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(scripted_engine(SCRIPT, block_size=16)) as running:
+        running.send_each_step()
+        yield running
+        running.wait_until_idle()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the engine is asked for."""
+    found: list[Any] = []
+    add_request = AsyncLLMEngine.add_request
+
+    async def spy(engine: AsyncLLMEngine, prepared: Any, **fields: Any) -> Any:
+        prompt = engine.tokenizer.decode(prepared.prompt.token_ids, skip_special_tokens=False)
+        named = {name: fields[name] for name in ("priority", "cache_salt")}
+        found.append({"prompt": prompt, **asdict(prepared.params), **named})
+        return await add_request(engine, prepared, **fields)
+
+    monkeypatch.setattr(AsyncLLMEngine, "add_request", spy)
+    return found
+
+
+def fields_of(table: FieldTable[Any]) -> Iterator[tuple[str, Treatment]]:
+    for field in table.fields:
+        yield field.name, field.treatment
+        inner = table.objects.get(field.name)
+        for name, treatment in fields_of(inner) if inner is not None else ():
+            yield f"{field.name}.{name}", treatment
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], route: str) -> None:
+    kept = [json.loads(line) for line in EFFECTS.read_text(encoding="utf-8").splitlines()]
+    (base,) = (line["base"] for line in kept if "base" in line and line["route"] == route)
+
+    @functools.cache
+    def outcome(body: str) -> dict[str, str]:
+        asked.clear()
+        reply = server.post(route, body.encode())
+        warned = reply.headers.get("x-pellucid-warnings")
+        found = {"status": reply.status, "warned": warned, "engine": asked, "reply": frames(reply)}
+        return {path: short(value) for path, value in flat(found)}
+
+    def effect(name: str, value: Any, others: dict[str, Any]) -> list[str]:
+        outer, _, inner = name.rpartition(".")
+        body = base | others
+        given = {**body.get(outer, {}), inner: value} if outer else value
+        before, after = (
+            outcome(json.dumps(each)) for each in (body, {**body, outer or inner: given})
+        )
+        assert before["status"] == "200", (name, before)
+        if after["status"] != "200":
+            before = {"warned": after["warned"], "engine": "[]"}
+            assert any(inner in text for text in after.values()), (name, after)
+        paths = [path for path in before | after if before.get(path) != after.get(path)]
+        lines = [f"{path}: {before.get(path, '')} -> {after.get(path, '')}" for path in paths]
+        return [*lines[:MAX_LINES], *([short("; ".join(lines))] if len(lines) > MAX_LINES else [])]
+
+    for name, treatment in fields_of(ROUTES[route]):
+        if treatment is not Treatment.HONOURED:
+            streamed = {"stream": True} if name.startswith("stream_options.") else {}
+            assert any(name in line for line in effect(name, 7, streamed)), name
+            continue
+        cases = [each for each in kept if (each["route"], each.get("field")) == (route, name)]
+        assert cases, f"{route}: write a value of {name} into {EFFECTS.name}"
+        for case in cases:
+            if "test" in case:
+                assert f"def {case['test']}(" in (TESTS / case["file"]).read_text(encoding="utf-8")
+                continue
+            found = effect(name, case["value"], case.get("with", {}))
+            assert bool(found) != ("same" in case), (name, case)
+            if os.environ.get("UPDATE_REPLIES"):
+                case["effect"] = found
+            assert case["effect"] == found, (name, case["value"])
+    if os.environ.get("UPDATE_REPLIES"):
+        lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in kept)
+        EFFECTS.write_text("".join(lines), encoding="utf-8")
