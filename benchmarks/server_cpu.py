@@ -197,7 +197,7 @@ async def measure(args: argparse.Namespace) -> None:
                 engine_us[protocol].append(
                     (time.clock_gettime(engine_clock) - engine_start) / count * 1e6
                 )
-        server.should_exit = True
+        server.end()
         await serving_task
     await engine.shutdown()
     print_table(loop_us, engine_us, args)

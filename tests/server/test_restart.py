@@ -4,13 +4,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO
 
 from support.http_server import TIMEOUT, RunningServer
+from support.wake_ups import idle_wake_ups
 
 KEY, PROMPT = "a-very-secret-key-0123", "The quick secret fox jumps over the lazy dog. " * 30
 LISTENING = "0A"  # in /proc/net/tcp
@@ -74,6 +77,18 @@ def served(directory: Path) -> Iterator[Served]:
             log.write(process.stderr.read())
             process.stderr.close()
             process.wait(TIMEOUT)
+
+
+def test_an_idle_server_does_not_wake_up(tmp_path: Path) -> None:
+    """None of its threads. It ends at a signal all the same, and its replies have the date."""
+    with served(tmp_path) as idle:
+        idle.complete()
+        threads = [int(path.name) for path in Path(f"/proc/{idle.process.pid}/task").iterdir()]
+        assert idle_wake_ups(threads) == 0
+        date = parsedate_to_datetime(idle.server.get("/health").headers["date"])
+        assert abs(date.timestamp() - time.time()) < 2
+        idle.process.send_signal(signal.SIGTERM)
+        assert idle.process.wait(TIMEOUT) == 0
 
 
 def test_a_killed_server_goes_on_where_it_was(tmp_path: Path) -> None:

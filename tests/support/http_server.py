@@ -161,7 +161,7 @@ def running_server(engine: LLMEngine, **knobs: Any) -> Iterator[RunningServer]:
         try:
             yield running
         finally:
-            server.should_exit = server.force_exit = True
+            server.end()
             thread.join(TIMEOUT)
             assert not thread.is_alive()
             asyncio.run(async_engine.shutdown())

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import gc
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
 from support.step_gate import StepGate
+from support.wake_ups import idle_wake_ups
 
 PROMPT = [3, 1, 4]
 LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
@@ -103,6 +105,17 @@ def test_a_snapshot_of_a_busy_engine() -> None:
 
     (request,) = asyncio.run(look()).requests
     assert request.prompt_tok == 3 and request.blocks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counted as Linux does")
+def test_an_idle_engine_does_not_wake_up() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        async for _ in engine.generate(PROMPT, SamplingParams(max_tokens=3)):
+            pass
+        (thread,) = [t for t in threading.enumerate() if t.name == "pellucid-engine"]
+        assert await asyncio.to_thread(idle_wake_ups, [thread.native_id]) == 0
+
+    run(serve)
 
 
 def test_streams_are_the_answers() -> None:

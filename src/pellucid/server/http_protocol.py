@@ -1,7 +1,10 @@
 """uvicorn's HTTP protocol with bounds on connections, and with a way to write parts of a reply at once."""
 
+import time
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -64,6 +67,12 @@ def _nothing() -> None:
     pass
 
 
+@lru_cache(maxsize=1)
+def _headers_at(second: int) -> list[tuple[bytes, bytes]]:
+    """The headers of every reply in a second since 1970."""
+    return [(b"date", formatdate(second, usegmt=True).encode())]
+
+
 def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The protocol of one server's connections: a class, because uvicorn makes one for each."""
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
@@ -118,6 +127,7 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
+            self.server_state.default_headers = _headers_at(int(time.time()))
             if self._in_head:
                 self._head_bytes += len(data)
             super().data_received(data)

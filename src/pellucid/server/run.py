@@ -22,6 +22,7 @@ _log = logging.getLogger("pellucid.server")
 
 BACKLOG = 2048
 OTHER_FILES = 256  # open besides connections
+LOOK_SECONDS = 0.1  # between two looks at what is under way, of a server that ends
 GOODBYE_SECONDS = 5.0  # for sending the last replies after all requests have ended
 
 
@@ -126,21 +127,38 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: GenerationService) -> None:
         super().__init__(config)
         self._service = service
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Ends at once, whatever is under way. From any thread."""
+        self.should_exit = self.force_exit = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is None:
+            self._is_ending.set()
+        else:
+            self._loop.call_soon_threadsafe(self._is_ending.set)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.is_draining:
-            self.should_exit = self.force_exit = True
             # Otherwise uvicorn writes a traceback for each reply that it cuts off.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            self.end()
             return
         self._service.is_draining = True
+        self._wake()
         num_unfinished = len(self._service.under_way)
         if num_unfinished:
             _log.warning(
                 "waiting for %d requests to end; a second signal ends them", num_unfinished
             )
 
-    async def on_tick(self, counter: int) -> bool:
-        if self._service.is_draining and not self._service.under_way:
-            self.should_exit = True
-        return await super().on_tick(counter)
+    async def main_loop(self) -> None:
+        """Sleeps until a signal, then looks whether the last request has ended. uvicorn's own loop would wake an idle
+        machine ten times a second."""
+        self._loop = asyncio.get_running_loop()
+        await self._is_ending.wait()
+        while self._service.under_way and not self.should_exit:
+            await asyncio.sleep(LOOK_SECONDS)
