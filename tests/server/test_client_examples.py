@@ -1,10 +1,7 @@
 """The examples of docs/clients.md and docs/server.md run as they stand, against a server on another port."""
 
 import gc
-import json
 import re
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,11 +38,3 @@ def test_an_example_runs(
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) == 5
-
-
-def test_curl(server: RunningServer) -> None:
-    command = re.search(r"^curl .*\n.*", (DOCS / "clients.md").read_text(), re.MULTILINE)
-    assert command is not None
-    words = shlex.split(command[0].replace("\\\n", "").replace(ADDRESS, server.url))
-    ran = subprocess.run([*words, "--silent"], capture_output=True, timeout=60, check=True)
-    assert json.loads(ran.stdout)["choices"][0]["message"]["content"]
