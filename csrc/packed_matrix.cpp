@@ -325,12 +325,11 @@ void for_each_factor(const Column& column, std::int64_t output, std::int64_t num
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
-                           Activations activations, std::shared_ptr<WeightMemory> memory)
+PackedMatrix::PackedMatrix(Format format, Activations activations, std::int64_t num_outputs,
+                           std::int64_t num_inputs)
     : format_(format),
       activations_(activations),
-      num_panels_(ceil_div(num_outputs, kPanelOutputs)),
-      shared_(std::move(memory)) {
+      num_panels_(ceil_div(num_outputs, kPanelOutputs)) {
   const FormatInfo& info = format_info(format);
   assert(num_outputs >= 1 && num_inputs >= 1);
   if (has_channel_scales(info) && num_inputs > kMaxChannelInputs) {
@@ -338,18 +337,28 @@ PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t
                                 std::to_string(num_inputs) + " inputs, allowed are up to " +
                                 std::to_string(kMaxChannelInputs) + "; int8 has no such limit");
   }
-  const std::size_t num_bytes = packed_bytes(format, num_outputs, num_inputs);
-  std::byte* bytes = shared_ != nullptr ? shared_->take(num_bytes) : nullptr;
-  if (bytes == nullptr) {
-    own_ = AlignedBuffer(num_bytes);
-    bytes = own_.data();
-  }
-  panels_ = reinterpret_cast<std::uint8_t*>(bytes);
-  view_.panels = panels_;
   view_.panel_bytes = panel_bytes(info, num_inputs);
   view_.num_outputs = num_outputs;
   view_.num_inputs = num_inputs;
   view_.num_tiles = ceil_div(num_inputs, info.tile_inputs);
+}
+
+PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t num_inputs,
+                           Activations activations, std::shared_ptr<WeightMemory> memory)
+    : PackedMatrix(format, activations, num_outputs, num_inputs) {
+  shared_ = std::move(memory);
+  std::byte* bytes = shared_ != nullptr ? shared_->take(num_bytes()) : nullptr;
+  if (bytes == nullptr) {
+    own_ = AlignedBuffer(num_bytes());
+    bytes = own_.data();
+  }
+  panels_ = reinterpret_cast<std::uint8_t*>(bytes);
+  view_.panels = panels_;
+}
+
+PackedMatrix PackedMatrix::without_memory(Format format, std::int64_t num_outputs,
+                                          std::int64_t num_inputs, Activations activations) {
+  return {format, activations, num_outputs, num_inputs};
 }
 
 void PackedMatrix::note_read() const {

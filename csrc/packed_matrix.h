@@ -65,6 +65,12 @@ class PackedMatrix {
                Activations activations = Activations::kNative,
                std::shared_ptr<WeightMemory> memory = nullptr);
 
+  // A matrix that has a shape and no memory: programs with it are planned, and do not run. Throws
+  // as above.
+  static PackedMatrix without_memory(Format format, std::int64_t num_outputs,
+                                     std::int64_t num_inputs, Activations activations);
+
+  bool has_memory() const { return panels_ != nullptr; }
   Format format() const { return format_; }
   Activations activations() const { return activations_; }
   std::int64_t num_outputs() const { return view_.num_outputs; }
@@ -86,13 +92,16 @@ class PackedMatrix {
   void gather_row(std::int64_t output, float* row) const;
 
  private:
+  PackedMatrix(Format format, Activations activations, std::int64_t num_outputs,
+               std::int64_t num_inputs);
+
   Format format_;
   Activations activations_;
   std::int64_t num_panels_;
   std::shared_ptr<WeightMemory> shared_;  // where the panels lie
   AlignedBuffer own_;                     // or here
-  std::uint8_t* panels_;
-  PackedView view_;
+  std::uint8_t* panels_ = nullptr;
+  PackedView view_{};
 };
 
 // Bytes that a matrix of this shape takes, for planning before anything is read.

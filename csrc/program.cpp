@@ -194,11 +194,11 @@ void Program::finish() {
     }
   }
   place_buffers();
-  std::size_t num_bytes = 0;
   for (const Buffer& buffer : buffers_) {
-    num_bytes = std::max(num_bytes, buffer.offset + buffer.num_bytes);
+    arena_bytes_ = std::max(arena_bytes_, buffer.offset + buffer.num_bytes);
   }
-  arena_ = AlignedBuffer(num_bytes);
+  if (is_plan_) return;
+  arena_ = AlignedBuffer(arena_bytes_);
   for (Buffer& buffer : buffers_) buffer.data = arena_.data() + buffer.offset;
   row_blocks_ = std::make_unique<RowBlock[]>(max_row_blocks());
 }

@@ -179,21 +179,24 @@ class Program {
   // Makes a buffer the program's output: its rows are written to `Step::output`.
   void set_output(int buffer);
 
+  // Makes this a plan: its weights have no memory, so `finish` allocates none and `run` throws.
+  void only_plan() { is_plan_ = true; }
+
   // Plans the memory. Nothing can be added afterwards.
   void finish();
 
   // -- running ----------------------------------------------------------------------------------
 
   // Runs a step. Callers on several threads take turns. Throws std::invalid_argument, before
-  // anything is computed, if the program is not finished, if the step has more rows than the
-  // program was made for, or if the step lacks an array that a phase reads. Throws
+  // anything is computed, if the program is not finished or only a plan, if the step has more rows
+  // than the program was made for, or if the step lacks an array that a phase reads. Throws
   // std::runtime_error in a process forked off the one that made the pool.
   void run(const Step& step);
 
   const KernelTable& kernels() const { return kernels_; }
   std::int64_t max_rows() const { return max_rows_; }
   int max_threads() const { return pool_->max_threads(); }
-  std::size_t scratch_bytes() const { return arena_.size() + own_bytes_; }
+  std::size_t scratch_bytes() const { return arena_bytes_ + own_bytes_; }
   std::int64_t output_width() const;
   RowSet output_rows() const;
   // The names of the stages, in order: "phase + phase" where a stage has several phases.
@@ -272,11 +275,13 @@ class Program {
   std::vector<std::function<void(const Step&)>> preparations_;
   std::vector<Segment> segments_;
   std::uint32_t num_stages_ = 0;  // of all segments
+  std::size_t arena_bytes_ = 0;
   AlignedBuffer arena_;
   std::size_t weight_bytes_ = 0;
   std::size_t own_bytes_ = 0;
   int output_ = -1;
   bool is_finished_ = false;
+  bool is_plan_ = false;
   std::unique_ptr<RowBlock[]> row_blocks_;
   std::mutex run_mutex_;
 };

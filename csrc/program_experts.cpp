@@ -242,6 +242,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
   program.add_weight_bytes(
       static_cast<std::size_t>(num_chosen_) *
       (bytes_of(*all.gate.front()) + bytes_of(*all.up.front()) + bytes_of(*all.down.front())));
+  if (!all.gate.front()->matrix.has_memory()) program.only_plan();
 
   const int prepared = program.add_scratch(experts->input_bytes(max_rows));
   const int outputs = program.add_scratch(float_bytes(max_slots, hidden));

@@ -54,6 +54,7 @@ void add_input(Program& program, int input, std::int64_t width, View y) {
 
 void add_embed(Program& program, Indices indices, Weights table, float scale, View y) {
   program.check_view("y", y, RowSet::kTokens, table->matrix.num_inputs());
+  if (!table->matrix.has_memory()) program.only_plan();
   program.add_preparation([=](const Step& step) {
     const std::int32_t* const ids = indices == Indices::kTokenIds ? step.token_ids : step.positions;
     for (std::int64_t t = 0; t < step.num_tokens; ++t) {
@@ -82,6 +83,7 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
   program.check_view("x", x, rows, matrix.num_inputs());
   program.check_view("y", y, rows, matrix.num_outputs());
   program.add_weight_bytes(matrix.num_bytes());
+  if (!matrix.has_memory()) program.only_plan();
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
   program.add_row_phase(
       "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {

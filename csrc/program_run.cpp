@@ -165,6 +165,7 @@ std::size_t Program::max_row_blocks() const {
 
 void Program::run(const Step& step) {
   require(is_finished_, "the program is not finished");
+  require(!is_plan_, "the program is only a plan: its weights have no memory");
   require(step.num_tokens <= max_rows_, "token_ids: has ", step.num_tokens,
           " rows, the program was made for ", max_rows_);
   require(step.num_logits <= max_rows_, "logits_indices: has ", step.num_logits,

@@ -49,6 +49,23 @@ const T* data_of(const AnyOptional& part) {
   return part ? static_cast<const T*>(part->data()) : nullptr;
 }
 
+Activations activations_named(const std::string& name) {
+  require(name == "native" || name == "f32", "activations='", name, "': allowed are native, f32");
+  return name == "f32" ? Activations::kF32 : Activations::kNative;
+}
+
+// A handle of these facts, and zeros for the bias.
+std::shared_ptr<LinearWeights> plan_weights(const std::string& format, std::int64_t num_outputs,
+                                            std::int64_t num_inputs, bool has_bias,
+                                            const std::string& activations) {
+  require(num_outputs >= 1, "num_outputs=", num_outputs, ": must be at least 1");
+  require(num_inputs >= 1, "num_inputs=", num_inputs, ": must be at least 1");
+  return std::make_shared<LinearWeights>(
+      LinearWeights{PackedMatrix::without_memory(format_named(format), num_outputs, num_inputs,
+                                                 activations_named(activations)),
+                    std::vector<float>(has_bias ? static_cast<std::size_t>(num_outputs) : 0)});
+}
+
 // The arrays that must live until a matrix is packed.
 struct PackingOwner {
   std::shared_ptr<LinearWeights> weights;
@@ -64,8 +81,6 @@ std::shared_ptr<LinearWeights> pack_weights(
     std::shared_ptr<WeightMemory> memory, WeightPacker* packer) {
   const Format format = format_named(format_name);
   const FormatInfo& info = format_info(format);
-  require(activations == "native" || activations == "f32", "activations='", activations,
-          "': allowed are native, f32");
   const auto num_outputs = static_cast<std::int64_t>(weights.shape(0));
   const auto num_columns = static_cast<std::int64_t>(weights.shape(1));
   const std::int64_t k =
@@ -94,9 +109,8 @@ std::shared_ptr<LinearWeights> pack_weights(
   require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
           "bias: must have one number per row of weights");
 
-  const auto kind = activations == "f32" ? Activations::kF32 : Activations::kNative;
-  auto packed = std::make_shared<LinearWeights>(
-      LinearWeights{PackedMatrix(format, num_outputs, k, kind, std::move(memory)), {}});
+  auto packed = std::make_shared<LinearWeights>(LinearWeights{
+      PackedMatrix(format, num_outputs, k, activations_named(activations), std::move(memory)), {}});
   if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
   const WeightSource source{weights.data(),
                             data_of(scales),
@@ -156,6 +170,10 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("format", [](const LinearWeights& self) {
         return format_info(self.matrix.format()).name;
       });
+  m.def("plan_weights", &plan_weights, "format"_a, "num_outputs"_a, "num_inputs"_a, "bias"_a,
+        nb::kw_only(), "activations"_a = "native",
+        "The shape of a matrix, without memory: a program with it has `scratch_bytes`, and does "
+        "not run.");
   m.def(
       "pack_weights", &pack_weights, "format"_a, "weights"_a, "scales"_a = nb::none(),
       "zero_points"_a = nb::none(), "minimums"_a = nb::none(), "scale_factors"_a = nb::none(),

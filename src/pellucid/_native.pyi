@@ -206,6 +206,11 @@ class LinearWeights:
     @property
     def format(self) -> str: ...
 
+def plan_weights(format: str, num_outputs: int, num_inputs: int, bias: bool, *, activations: str = 'native') -> LinearWeights:
+    """
+    The shape of a matrix, without memory: a program with it has `scratch_bytes`, and does not run.
+    """
+
 def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, zero_points: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, minimums: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, scale_factors: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, minimum_factors: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, num_inputs: int | None = None, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, *, activations: str = 'native', pool: ThreadPool, memory: WeightMemory | None = None, packer: WeightPacker | None = None) -> LinearWeights:
     """
     Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N]; `zero_points` u8 and `minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be multiplied with f16 [N, ceil(K / 256)]. activations="f32" multiplies dequantized weights with x as it comes. With a `packer` the arrays are views of mapped files, and the matrix is ready when its `help` says so.

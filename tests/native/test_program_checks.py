@@ -15,6 +15,7 @@ from pellucid.backends.native import (
     ThreadPool,
     find_kernels,
     pack_weights,
+    plan_weights,
 )
 
 TOKENS, LOGITS = RowSet.TOKENS, RowSet.LOGITS
@@ -181,6 +182,23 @@ def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
     ):
         with pytest.raises(ValueError, match="the program is finished: nothing can be added"):
             addition()
+
+
+def test_a_program_of_weights_without_memory_is_planned_and_does_not_run() -> None:
+    sizes = []
+    for weights in (matrix(), plan_weights("f32", VOCAB, WIDTH, False)):
+        program = new_program()
+        x, y = program.add_buffer(TOKENS, WIDTH), program.add_buffer(TOKENS, VOCAB)
+        program.input(0, WIDTH, (x, 0))
+        program.linear(TOKENS, (x, 0), weights, (y, 0), add_to_y=False)
+        program.finish(None)
+        sizes.append(program.scratch_bytes)
+    assert sizes[0] == sizes[1]
+    with pytest.raises(ValueError, match="only a plan: its weights have no memory"):
+        run(program, output=np.zeros((3, 0), np.float32))
+    for wrong in ((0, 1), (1, 0), (-1, 4)):
+        with pytest.raises(ValueError, match=r"num_(out|in)puts=-?\d: must be at least 1"):
+            plan_weights("f32", *wrong, False)
 
 
 # y, x: a buffer of 32 columns; "r": one of rows with logits.

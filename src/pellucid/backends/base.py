@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
-from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable, TableInFile
 from pellucid.model_config import ModelConfig
@@ -34,6 +34,14 @@ class ExpertReads:
     size: int
     read: int
     found: int
+
+
+class MatrixShape(NamedTuple):
+    """A matrix without its numbers."""
+
+    format: MatrixFormat
+    num_outputs: int
+    num_inputs: int
 
 
 class Weights(ABC):
@@ -89,6 +97,18 @@ class Weights(ABC):
     @property
     def expert_reads(self) -> "ExpertReads | None":
         """The experts' bytes that steps have read from a file; None: experts are in memory."""
+        return None
+
+    def planned(
+        self, parts: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True
+    ) -> Matrix:
+        """A handle that has shapes and no numbers. A decoder over such handles is compiled for its
+        `scratch_bytes`; it does not run.
+
+        Args:
+            parts: whose rows are the matrix's; neighbours differ in format.
+            rounds_activations: as in `matrix`.
+        """
         return None
 
     @abstractmethod

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import ExpertReads, Weights
+from pellucid.backends.base import ExpertReads, MatrixShape, Weights
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.native import (
     Kernels,
@@ -21,6 +21,7 @@ from pellucid.backends.native import (
     WeightFile,
     WeightPacker,
     pack_weights,
+    plan_weights,
     quantize_weights,
 )
 from pellucid.backends.quantization.formats import IntegerFormat
@@ -117,6 +118,19 @@ class CpuWeights(Weights):
         if (file := self._expert_file) is None:
             return None
         return ExpertReads(file.num_bytes, file.bytes_read, file.bytes_found)
+
+    def planned(
+        self, parts: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True
+    ) -> LinearWeights | JoinedWeights:
+        """Handles without memory."""
+        activations = self._activations if rounds_activations else "f32"
+        handles = tuple(
+            plan_weights(
+                each.format.name, each.num_outputs, each.num_inputs, bias, activations=activations
+            )
+            for each in parts
+        )
+        return handles[0] if len(handles) == 1 else JoinedWeights(handles)
 
     def vector(self, weight: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return np.ascontiguousarray(weight, np.float32)

@@ -26,6 +26,7 @@ try:
         kv_bytes_per_block,
         measure_roofline,
         pack_weights,
+        plan_weights,
         quantize_weights,
         unpack_blocks,
     )
@@ -65,6 +66,7 @@ __all__ = [
     "kv_bytes_per_block",
     "measure_roofline",
     "pack_weights",
+    "plan_weights",
     "quantize_weights",
     "unpack_blocks",
 ]

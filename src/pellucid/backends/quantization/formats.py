@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -106,6 +106,26 @@ class IntegerFormat:
                 arrays["minimum_factors"] = blocks
         return arrays
 
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """Floats of `item_bytes` bytes each.
+
+    Args:
+        name: as native kernels call it.
+    """
+
+    name: str
+    item_bytes: int
+
+    def num_bytes(self, num_outputs: int, num_inputs: int) -> int:
+        """Of a matrix."""
+        return num_outputs * num_inputs * self.item_bytes
+
+
+MatrixFormat: TypeAlias = FloatFormat | IntegerFormat
+
+F32, F16, BF16 = FloatFormat("f32", 4), FloatFormat("f16", 2), FloatFormat("bf16", 2)
 
 _SCALE_DTYPES: Mapping[ScaleKind, Any] = {
     ScaleKind.F32: np.float32,
