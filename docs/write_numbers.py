@@ -12,7 +12,8 @@ from typing import NamedTuple
 from generated_file import write_or_check
 
 from pellucid import formulas
-from pellucid.benchmark.estimate import kv_position_bytes, matrix_bytes
+from pellucid.backends.quantization.formats import BF16
+from pellucid.benchmark.estimate import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES
 from pellucid.cli.output.units import num_bytes
 from pellucid.shapes import find_shape
@@ -57,7 +58,7 @@ def kv_bytes(shape: str, dtype: str = "bf16") -> float:
 
 def weights(shape: str) -> float:
     """Bytes in bf16."""
-    return formulas.stored_weight_bytes(find_shape(shape), matrix_bytes("none"))
+    return formulas.stored_weight_bytes(find_shape(shape), BF16.num_bytes)
 
 
 def flops(shape: str, start: int, end: int) -> float:

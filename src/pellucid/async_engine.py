@@ -76,6 +76,7 @@ class AsyncLLMEngine:
         self.model_name = engine.model.name
         self.model_file_format = engine.model.file_format
         self.max_model_len = engine.max_model_len
+        self.plan = engine.plan
         self.memory_plan = engine.memory_plan
         self.default_sampling_params = engine.model.default_sampling_params
         self.tokenizer = engine.tokenizer

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pellucid.backends.choice import make_backend
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import (
@@ -20,6 +21,8 @@ from pellucid.backends.quantization.formats import (
     MXFP4,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.benchmark.planned_model import plan_stored_model
+from pellucid.config import EngineConfig
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
@@ -112,6 +115,17 @@ def test_the_numbers_are_those_of_the_file(name: str, tmp_path: Path) -> None:
     assert (logits(path) == logits(path / "floats")).all()
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_headers_say_what_a_step_takes(name: str, tmp_path: Path) -> None:
+    path = write_foreign_checkpoint(tmp_path, *CASES[name])
+    settings = EngineConfig(backend="cpu", num_threads=2)
+    planned = plan_stored_model(name, open_stored_model(path), settings)
+    backend = make_backend(settings)
+    decoder, config = load_decoder(path, backend)
+    taken = backend.compile(decoder, config).scratch_bytes(settings.max_num_batched_tokens)
+    assert planned.models.model.scratch_bytes == taken
+
+
 def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     path = write_gpt_oss(tmp_path)
     assert (logits(path) == logits(path / "floats")).all()
@@ -152,7 +166,7 @@ def test_codes_stay_codes_and_run_natively(name: str, expected: Any, tmp_path: P
 def test_memory_is_counted_in_the_format_that_weights_become(tmp_path: Path) -> None:
     tensors = open_stored_model(write_foreign_checkpoint(tmp_path, *CASES["fp8"])).tensors
     name = "model.layers.0.mlp.down_proj.weight"
-    assert tensors.memory_bytes(name) == 256 * 384 * 2
+    assert tensors.matrix_format(name).num_bytes(256, 384) == 256 * 384 * 2
     assert tensors.info(name).num_bytes == 256 * 384 + 4 * 2 * 3
 
 

@@ -35,7 +35,9 @@ def test_the_numbers_are_the_servers(page: Any, server: Any) -> None:
     fact = page.locator(".fact", has_text="requests that fit")
     assert f"{fit['value']:,.0f}" in fact.inner_text()
     fact.locator("button.badge").click()
-    page.locator(".origin .formula", has_text="floor(((memory - weights) * u").wait_for()
+    page.locator(
+        ".origin .formula", has_text="min(S, floor(blocks / blocks of a request))"
+    ).wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("t")
     page.locator(".twin td", has_text="decode, estimated").wait_for()

@@ -11,7 +11,9 @@ def test_the_loaded_model_on_this_machine(server: RunningServer) -> None:
     # What the formula says of a block is what the pool allocates.
     formula = numbers["kv_bytes_per_request"]["inputs"]
     assert formula["block_bytes"] == plan.bytes_per_block
-    assert formula["by_formula"] == 128 * plan.bytes_per_block / server.engine.config.block_size
+    assert formula["by_formula"] == 127 * plan.bytes_per_block / server.engine.config.block_size
+    assert numbers["kv_blocks"]["value"] == plan.num_blocks
+    assert numbers["requests_that_fit"]["value"] == server.engine.plan.num_requests(127)
     assert numbers["bandwidth"]["provenance"] == "M" and numbers["bandwidth"]["value"] > 1e8
     again = server.get("/v1/estimate").json
     assert again["machine"] == found["machine"]  # measured once

@@ -45,7 +45,7 @@ def test_people_get_a_table_with_formulas(pellucid: CommandLine) -> None:
     ran = pellucid("plan", "--shape", "qwen3-30b-a3b", *MACHINE, "--quantization", "int4")
     assert ran.status == 0
     assert "as given (estimated): 18.6 GiB of memory, 20.0 GB/s, 500 GOP/s" in ran.out
-    assert "weights (counted): bytes of all matrices, scales included" in ran.out
+    assert "weights (counted): bytes of all weights, scales included" in ran.out
     assert "price" not in ran.out
     ran = pellucid("plan", "--shape", "llama-3.1-8b", "--machine", "a100-80g", "--price", "2")
     assert "NVIDIA A100 SXM 80 GB (estimated): 74.5 GiB" in ran.out

@@ -20,12 +20,13 @@ from pellucid.benchmark.ablation.capacity import Capacity, CapacityResult
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
-from pellucid.benchmark.estimate import ModelFormats, Workload, estimate, estimate_memory
+from pellucid.benchmark.estimate import Workload, estimate, estimate_memory
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measurement import Cost, Measurement
+from pellucid.benchmark.planned_model import find_planned_model
 from pellucid.benchmark.workloads import Decode, Prefill
 from pellucid.checking.report import (
     ChatFacts,
@@ -54,7 +55,6 @@ from pellucid.config import EngineConfig
 from pellucid.event_recording import read_recording
 from pellucid.kv_quality import KVQuality
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from pellucid.shapes import find_shape
 
 RECORDINGS = Path(__file__).with_name("recordings")
 SCREENS = Path(__file__).with_name("screens")
@@ -133,10 +133,11 @@ def eval_kv(tmp_path: Path) -> None:
 
 def plan(tmp_path: Path) -> None:
     machine = MachineFacts("this machine", "M", 32.1e9, 905e9, 20e9)
-    model = find_shape("qwen3-30b-a3b")
-    model_formats = ModelFormats("int4", "bf16", 32)
+    settings = EngineConfig(quantization="int4", num_threads=1)
+    model = find_planned_model("qwen3-30b-a3b", settings)
+    engine_plan = model.engine_plan(machine.memory_bytes)
     estimates = {
-        requests: estimate(model, model_formats, machine, Workload(4096, 128, requests, 1.5))
+        requests: estimate(model, engine_plan, machine, Workload(4096, 128, requests, 1.5))
         for requests in (1, 8, 32)
     }
     print_plan("qwen3-30b-a3b, weights int4, KV cache bf16", machine, estimates)
@@ -161,8 +162,8 @@ def check(tmp_path: Path) -> None:
         EndToken(248_044, None, ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eos_token_ids")),
     )
     chat = ChatFacts(True, True, "qwen3_coder", True, True, "enable_thinking")
-    model = find_shape("qwen3.5-0.8b")
-    numbers = estimate_memory(model, ModelFormats("none", "bf16", 32), 24e9, Workload(512, 128))
+    model = find_planned_model("qwen3.5-0.8b", EngineConfig(num_threads=1))
+    numbers = estimate_memory(model, model.engine_plan(24e9), 24e9, Workload(512, 128))
     report = ModelReport(
         "Qwen3.5-35B-A3B-Q4_K_M.gguf",
         None,

@@ -7,6 +7,7 @@ import pytest
 
 from pellucid.config import EngineConfig
 from pellucid.engine import kv_storage
+from pellucid.memory import engine_plan
 from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
 
@@ -60,8 +61,8 @@ def test_the_rows_of_logits_of_a_step_are_bounded_and_planned(
     while expected.has_unfinished_requests:
         expected.step()
 
-    row_bytes = VOCAB_SIZE * kv_storage.LOGIT_BYTES
-    monkeypatch.setattr(kv_storage, "MAX_EXTRA_LOGITS_BYTES", 10 * row_bytes)
+    row_bytes = VOCAB_SIZE * engine_plan.LOGIT_BYTES
+    monkeypatch.setattr(engine_plan, "MAX_EXTRA_LOGITS_BYTES", 10 * row_bytes)
     engine = fake_engine(max_num_seqs=4, block_size=16)
     outputs = [engine.add_request(own, params) for own in (prompt, *others)]
     plain = engine.add_request([4] * 60, SamplingParams(max_tokens=2))
@@ -73,6 +74,6 @@ def test_the_rows_of_logits_of_a_step_are_bounded_and_planned(
     assert outputs[0].prompt_logprobs == whole.prompt_logprobs
     assert outputs[0].outputs == whole.outputs
     assert plain.metrics.first_scheduled_time is not None
-    monkeypatch.setattr(kv_storage, "MAX_EXTRA_LOGITS_BYTES", 110 * row_bytes)
+    monkeypatch.setattr(engine_plan, "MAX_EXTRA_LOGITS_BYTES", 110 * row_bytes)
     larger = fake_engine(max_num_seqs=4, block_size=16)
     assert larger.memory_plan.scratch - engine.memory_plan.scratch == 100 * row_bytes

@@ -1,12 +1,14 @@
 """Estimates what a model needs and how fast it can be, each number with its formula and its inputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pellucid import formulas
-from pellucid.backends.quantization.formats import FORMATS
+from pellucid.backends.quantization.formats import BF16, FORMATS
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
-from pellucid.kv_groups import block_needs, kv_groups
+from pellucid.benchmark.planned_model import PlannedModel
+from pellucid.kv_groups import block_needs
+from pellucid.memory.engine_plan import EnginePlan
 from pellucid.model_config import AttentionConfig, ModelConfig
 
 NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
@@ -54,41 +56,25 @@ class Workload:
     draft_cost: float = 0.05
     verify_cost: float = 1.0
 
-
-@dataclass(frozen=True)
-class ModelFormats:
-    """The formats of weights and KV cache.
-
-    Attributes:
-        quantization, kv_cache_dtype: as in `EngineConfig`.
-        block_size: tokens in a block.
-        weight_bytes: in memory, if the engine has counted them; None: by the formula.
-        bytes_per_block: as the pool allocates them; None: by the formula.
-        memory_utilization: the share of the memory beside the weights that the engine may use.
-        scratch_bytes: what a step takes besides the KV cache, as far as it is known.
-    """
-
-    quantization: str
-    kv_cache_dtype: str
-    block_size: int
-    weight_bytes: float | None = None
-    bytes_per_block: float | None = None
-    memory_utilization: float = 1.0
-    scratch_bytes: float = 0.0
+    @property
+    def num_positions(self) -> int:
+        """Of a request in the KV cache, at its end: the last token is not computed."""
+        return self.prompt + self.output - 1
 
 
 def estimate(
-    model: ModelConfig, formats: ModelFormats, machine: MachineFacts, work: Workload
+    model: PlannedModel, plan: EnginePlan | None, machine: MachineFacts, work: Workload
 ) -> list[Number]:
     """All formulas for one model, machine and workload.
 
-    Raises:
-        ValueError: a format is not known.
+    Args:
+        plan: of the engine on this machine; None: there is no room for a sequence.
     """
     sheet = _Sheet()
-    weight_bytes = _add_size(sheet, model, formats)
-    _add_memory(sheet, model, formats, machine.memory_bytes, work, weight_bytes)
-    _add_speed(sheet, model, formats, machine, work, weight_bytes)
+    _add_size(sheet, model)
+    _add_request(sheet, model, work)
+    _add_memory(sheet, model, plan, machine.memory_bytes, work)
+    _add_speed(sheet, model, machine, work)
     _add_token_passes(sheet, work)
     if work.num_drafts:
         _add_speculation(sheet, work)
@@ -96,19 +82,18 @@ def estimate(
 
 
 def estimate_memory(
-    model: ModelConfig, formats: ModelFormats, memory_bytes: float, work: Workload
+    model: PlannedModel, plan: EnginePlan | None, memory_bytes: float | None, work: Workload
 ) -> list[Number]:
     """The sizes among the numbers of `estimate`: those that no speed of a machine decides.
 
     Args:
-        memory_bytes: of the machine, for weights and KV cache.
-
-    Raises:
-        ValueError: a format is not known.
+        memory_bytes: of the machine, for weights and KV cache; None: unknown, so nothing is said of what fits.
     """
     sheet = _Sheet()
-    weight_bytes = _add_size(sheet, model, formats)
-    _add_memory(sheet, model, formats, memory_bytes, work, weight_bytes)
+    _add_size(sheet, model)
+    _add_request(sheet, model, work)
+    if memory_bytes is not None:
+        _add_memory(sheet, model, plan, memory_bytes, work)
     return sheet.numbers
 
 
@@ -132,10 +117,10 @@ class _Sheet:
         return value
 
 
-def _add_size(sheet: _Sheet, model: ModelConfig, formats: ModelFormats) -> float:
-    """Parameters, and the bytes of weights, which it returns."""
-    layers = formulas.matrix_parameters(model)
-    embeddings = formulas.embedding_parameters(model)
+def _add_size(sheet: _Sheet, model: PlannedModel) -> None:
+    """Parameters, and the bytes of weights."""
+    layers = formulas.matrix_parameters(model.config)
+    embeddings = formulas.embedding_parameters(model.config)
     sheet.add(
         "parameters",
         layers + embeddings,
@@ -147,31 +132,20 @@ def _add_size(sheet: _Sheet, model: ModelConfig, formats: ModelFormats) -> float
     )
     sheet.add(
         "active_parameters",
-        _active_parameters(model),
+        _active_parameters(model.config),
         "",
         "C",
         "matrices that a token passes + head",
-        layers=formulas.active_matrix_parameters(model),
-        head=model.vocab_size * model.hidden_size,
+        layers=formulas.active_matrix_parameters(model.config),
+        head=model.config.vocab_size * model.config.hidden_size,
     )
-    by_formula = formulas.stored_weight_bytes(model, matrix_bytes(formats.quantization))
-    return sheet.add(
+    sheet.add(
         "weight_bytes",
-        by_formula if formats.weight_bytes is None else formats.weight_bytes,
+        model.weight_bytes,
         "B",
         "C",
-        "bytes of all matrices, scales included",
-        quantization=formats.quantization,
-        by_formula=by_formula,
-    )
-
-
-def _read_share(model: ModelConfig, formats: ModelFormats, num_tokens: int) -> float:
-    """Of the weights in memory, the share that a step of `num_tokens` tokens reads."""
-    bytes_of = matrix_bytes(formats.quantization)
-    unread = formulas.unread_expert_bytes(model, bytes_of, num_tokens)
-    return (formulas.weight_bytes(model, bytes_of) - unread) / formulas.stored_weight_bytes(
-        model, bytes_of
+        "bytes of all weights, scales included",
+        quantization=model.settings.quantization,
     )
 
 
@@ -179,44 +153,35 @@ def _active_parameters(model: ModelConfig) -> int:
     return formulas.active_matrix_parameters(model) + model.vocab_size * model.hidden_size
 
 
-def _add_memory(
-    sheet: _Sheet,
-    model: ModelConfig,
-    formats: ModelFormats,
-    memory_bytes: float,
-    work: Workload,
-    weight_bytes: float,
-) -> None:
-    """What a request holds of the KV cache and of recurrent states, and what fits beside the weights."""
-    context = work.prompt + work.output
-    position = kv_position_bytes(model, formats.kv_cache_dtype)
+def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
+    """What a request holds of the KV cache and of recurrent states."""
+    settings, config = model.settings, model.config
+    position = kv_position_bytes(config, settings.kv_cache_dtype)
     sheet.add(
         "kv_bytes_per_token",
         position,
         "B",
         "C",
         "sum over layers of 2 * Hkv * d * b",
-        kv_cache_dtype=formats.kv_cache_dtype,
-        layers=len(model.layers),
-        n_kv=model.attentions[0].num_kv_heads,
-        head_dim=model.attentions[0].head_dim,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        layers=len(config.layers),
+        n_kv=config.attentions[0].num_kv_heads,
+        head_dim=config.attentions[0].head_dim,
     )
-    # At the end of an answer, a token at a time.
-    needs = block_needs(model, formats.block_size, max_chunk=1)
-    has_windows = needs.windows != (None,)
-    block_bytes = formats.bytes_per_block or kv_block_bytes(
-        model, formats.kv_cache_dtype, formats.block_size
-    )
+    needs = block_needs(config, settings.block_size, settings.max_num_batched_tokens)
     blocks = sheet.add(
         "kv_blocks_per_request",
-        needs.most(context),
+        needs.most(work.num_positions),
         "",
         "C",
-        "sum over groups of ceil(n / s), at most a window" if has_windows else "ceil(n / s)",
-        n=context,
-        s=formats.block_size,
+        "ceil(n / s)"
+        if needs.windows == (None,)
+        else "sum over groups of ceil(n / s), at most a window and a step of m tokens",
+        n=work.num_positions,
+        s=settings.block_size,
+        m=settings.max_num_batched_tokens,
     )
-    states = formulas.state_bytes(model)
+    states = formulas.state_bytes(config)
     if states:
         sheet.add(
             "state_bytes_per_request",
@@ -224,8 +189,11 @@ def _add_memory(
             "B",
             "C",
             "sum over recurrent layers of 4 * numbers of a state",
-            layers=sum(layer.recurrence is not None for layer in model.layers),
+            layers=sum(layer.recurrence is not None for layer in config.layers),
         )
+    block_bytes = model.models.model.backend.kv_bytes_per_block(
+        config, settings.block_size, settings.kv_cache_dtype
+    )
     per_request = sheet.add(
         "kv_bytes_per_request",
         blocks * block_bytes + states,
@@ -235,56 +203,73 @@ def _add_memory(
         blocks=blocks,
         block_bytes=block_bytes,
         states=states,
-        by_formula=context * position + states,
+        by_formula=work.num_positions * position + states,
     )
     sheet.add(
         "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
     )
-    room = {
-        "memory": memory_bytes,
-        "weights": weight_bytes,
-        "u": formats.memory_utilization,
-        "scratch": formats.scratch_bytes,
-    }
-    free = (memory_bytes - weight_bytes) * formats.memory_utilization
-    free -= formats.scratch_bytes
-    sheet.add(
-        "requests_that_fit",
-        max(0, free // per_request),
+
+
+def _add_memory(
+    sheet: _Sheet,
+    model: PlannedModel,
+    plan: EnginePlan | None,
+    memory_bytes: float,
+    work: Workload,
+) -> None:
+    """What fits beside the weights."""
+    settings = model.settings
+    memory = None if plan is None else plan.memory
+    blocks = sheet.add(
+        "kv_blocks",
+        0 if memory is None else memory.num_blocks,
         "",
         "C",
-        "floor(((memory - weights) * u - scratch) / bytes of a request)",
-        request=per_request,
-        **room,
+        "floor(((memory - weights) * u - scratch - states) / bytes of a block), at most what S requests of c tokens"
+        " hold; or as the settings say",
+        memory=memory_bytes,
+        weights=model.weight_bytes,
+        u=settings.memory_utilization,
+        scratch=0 if memory is None else memory.scratch,
+        states=0 if memory is None else memory.states,
+        S=settings.max_num_seqs,
+        c=model.config.context_length,
+        decided_by="no room" if memory is None else memory.decided_by,
     )
-    num_free_blocks = int(max(0, (free - states) // block_bytes))
+    sheet.add(
+        "requests_that_fit",
+        0 if plan is None else plan.num_requests(work.num_positions),
+        "",
+        "C",
+        "min(S, floor(blocks / blocks of a request))",
+        S=settings.max_num_seqs,
+        blocks=blocks,
+        memory=memory_bytes,
+    )
     sheet.add(
         "longest_context",
-        needs.longest(
-            num_free_blocks, min(num_free_blocks * formats.block_size, model.context_length)
-        ),
+        0 if memory is None else memory.max_model_len,
         "token",
         "C",
-        "longest n up to c whose blocks fit: ((memory - weights) * u - scratch - states) / block bytes"
-        if has_windows
-        else "min(floor(((memory - weights) * u - scratch - states) / block bytes) * s, c)",
-        c=model.context_length,
-        states=states,
-        block_bytes=block_bytes,
-        s=formats.block_size,
-        **room,
+        "longest n up to c whose blocks fit",
+        c=model.config.context_length,
+        blocks=blocks,
+        memory=memory_bytes,
     )
 
 
-def _add_speed(
-    sheet: _Sheet,
-    model: ModelConfig,
-    formats: ModelFormats,
-    machine: MachineFacts,
-    work: Workload,
-    weight_bytes: float,
-) -> None:
+def _read_share(model: PlannedModel, num_tokens: int) -> float:
+    """Of the weights in memory, the share that a step of `num_tokens` tokens reads."""
+    bytes_of = FORMATS.get(model.settings.quantization, BF16).num_bytes
+    unread = formulas.unread_expert_bytes(model.config, bytes_of, num_tokens)
+    return (formulas.weight_bytes(model.config, bytes_of) - unread) / formulas.stored_weight_bytes(
+        model.config, bytes_of
+    )
+
+
+def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: Workload) -> None:
     """The roofline of prefill and decode, and the times and the price that follow."""
+    config, weight_bytes = model.config, model.models.model.weight_bytes
     bandwidth, peak = machine.bandwidth_bytes_per_second, machine.flops_per_second
     source = {"machine": machine.name}
     sheet.add("bandwidth", bandwidth, "B/s", machine.provenance, "of the machine", **source)
@@ -294,12 +279,12 @@ def _add_speed(
     def add_step(name: str, start: int, end: int, num_requests: int) -> float:
         """The step that computes positions start .. end - 1 of each request."""
         num_tokens = num_requests * (end - start)
-        flops = num_requests * formulas.forward_flops(model, start, end, 1)
+        flops = num_requests * formulas.forward_flops(config, start, end, 1)
         weights = sheet.add(
             f"{name}_weight_bytes",
-            weight_bytes * _read_share(model, formats, num_tokens),
+            weight_bytes * _read_share(model, num_tokens),
             "B",
-            "E" if any(layer.experts for layer in model.layers) else "C",
+            "E" if any(layer.experts for layer in config.layers) else "C",
             "weights - embedding rows - experts that no token chooses: n * (1 - k/n)^q of n",
             weights=weight_bytes,
             q=num_tokens,
@@ -311,7 +296,7 @@ def _add_speed(
             "FLOP",
             "C",
             "2*P*q + 4*L*Hq*d*pairs + head",
-            P=_active_parameters(model),
+            P=_active_parameters(config),
         )
         sheet.add(
             f"{name}_bytes",
@@ -333,7 +318,7 @@ def _add_speed(
             bound="compute" if flops / peak > moved / bandwidth else "memory",
         )
 
-    kv_bytes = formulas.KVBytes(model, kv_position_bytes(model, formats.kv_cache_dtype))
+    kv_bytes = formulas.KVBytes(config, kv_position_bytes(config, model.settings.kv_cache_dtype))
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)
     decode = add_step("decode", context - 1, context, num_requests=work.batch)
@@ -396,21 +381,6 @@ def _add_speculation(sheet: _Sheet, work: Workload) -> None:
     )
 
 
-def matrix_bytes(quantization: str) -> Callable[[int, int], int]:
-    """Bytes of a matrix of (outputs, inputs); "none" is bf16.
-
-    Raises:
-        ValueError: there is no such format.
-    """
-    if quantization == "none":
-        return lambda num_outputs, num_inputs: 2 * num_outputs * num_inputs
-    if quantization not in FORMATS:
-        raise ValueError(
-            f"quantization={quantization!r}: must be one of none, {', '.join(FORMATS)}"
-        )
-    return FORMATS[quantization].num_bytes
-
-
 def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
     """Bytes of K and V of one position in all layers that have their own, scales included.
 
@@ -419,19 +389,6 @@ def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
     """
     own = (each for each in model.attentions if each.shared_kv_layer is None)
     return sum(_layer_position_bytes(each, dtype) for each in own)
-
-
-def kv_block_bytes(model: ModelConfig, dtype: str, block_size: int) -> float:
-    """Bytes of one block, which holds as much as the largest group of layers needs. Raises as
-    `kv_position_bytes` does."""
-    return block_size * max(
-        sum(
-            _layer_position_bytes(attention, dtype)
-            for layer in group.layers
-            if (attention := model.layers[layer].attention) is not None
-        )
-        for group in kv_groups(model)
-    )
 
 
 def _layer_position_bytes(attention: AttentionConfig, dtype: str) -> float:

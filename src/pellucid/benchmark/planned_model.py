@@ -1,12 +1,12 @@
-"""What an estimate needs to know of a model: its configuration and formats, without its weights."""
+"""What an estimate needs to know of a model: its configuration and what it takes of memory, without its weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pellucid import formulas
 from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
-from pellucid.benchmark.estimate import ModelFormats, matrix_bytes
+from pellucid.backends.quantization.formats import BF16, FORMATS, MatrixFormat
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig
@@ -15,11 +15,20 @@ from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.hub import ModelLocation
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
+from pellucid.loading.planned_parameters import FindFormats, PlannedParameters, stored_formats
 from pellucid.loading.stored_model import StoredModel
-from pellucid.loading.stored_size import stored_matrix_bytes
-from pellucid.memory.memory_plan import plan_weights
+from pellucid.loading.stored_size import stored_matrix_format
+from pellucid.memory.engine_plan import (
+    EngineModels,
+    EnginePlan,
+    ModelNeeds,
+    longest_model_len,
+    plan_engine,
+)
+from pellucid.memory.memory_plan import MIN_MODEL_LEN
 from pellucid.memory.process_memory import available_memory
 from pellucid.model_config import ModelConfig
+from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 
 NARROW = 0.9  # weights of fewer bytes, as a share of those in bf16, are multiplied as int8
@@ -31,17 +40,46 @@ class PlannedModel:
 
     Args:
         name: for people.
-        config: its facts.
-        formats: of its weights, which are counted, and of the KV cache.
+        settings: of the engine that would run it.
+        models: what it and its draft model take of memory.
     """
 
     name: str
-    config: ModelConfig
-    formats: ModelFormats
+    settings: EngineConfig
+    models: EngineModels
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.models.model.config
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the model and of its draft model."""
+        draft = self.models.draft
+        return self.models.model.weight_bytes + (0 if draft is None else draft.weight_bytes)
+
+    def engine_plan(self, memory_bytes: float) -> EnginePlan | None:
+        """The sizes of an engine on a machine, as the engine plans them. Where there is no room for a sequence of
+        `max_model_len` tokens, for the longest one that there is room for.
+
+        Args:
+            memory_bytes: free, before the weights are loaded.
+
+        Returns:
+            None if there is no room for any sequence.
+
+        Raises:
+            ValueError: the settings ask for more than there is.
+        """
+        available = max(0, int(memory_bytes) - self.weight_bytes)
+        longest = longest_model_len(self.settings, self.models, available)
+        if longest < MIN_MODEL_LEN:
+            return None
+        return plan_engine(replace(self.settings, max_model_len=longest), self.models, available)
 
 
-def find_planned_model(shape: str | None, config: EngineConfig) -> PlannedModel:
-    """A known shape, or the checkpoint that `config` names.
+def find_planned_model(shape: str | None, settings: EngineConfig) -> PlannedModel:
+    """A known shape, or the checkpoint that `settings` names.
 
     Weights are counted as loading would count them, by the headers of a file or directory here, or of a GGUF file
     on the hub. Otherwise config.json is enough, if it says how the weights are stored.
@@ -54,67 +92,89 @@ def find_planned_model(shape: str | None, config: EngineConfig) -> PlannedModel:
         OSError: a file cannot be read.
     """
     if shape is not None:
-        return PlannedModel(shape, find_shape(shape), _formats(config))
-    with find_headers(config.model, config.revision, with_weights=False) as location:
-        path = location.path
-        if not path.is_dir() or has_weights(path) or not (path / CONFIG_FILE).exists():
-            stored = open_stored_model(path, verifies_checksums=False)
-            return plan_stored_model(location.name, stored, config)
-        if (found := _plan_by_config(location, config)) is not None:
-            return found
-    with find_headers(config.model, config.revision) as location:
-        stored = open_stored_model(location.path, verifies_checksums=False)
-        return plan_stored_model(location.name, stored, config)
+        return plan_shape(shape, find_shape(shape), settings)
+    name, model = _find_needs(settings.model, settings.revision, settings)
+    draft = None
+    if settings.draft_model is not None:
+        _, draft = _find_needs(settings.draft_model, None, settings, model.backend)
+    return PlannedModel(name, settings, EngineModels(model, draft, settings.speculation != "off"))
 
 
-def plan_stored_model(name: str, stored: StoredModel, config: EngineConfig) -> PlannedModel:
-    """An open checkpoint, whose weights are counted as loading would count them."""
-    backend = make_backend(config, stored.config)
-    weight_bytes = plan_weights(stored, backend.weights.itemsize, config.quantization).total
-    return _with_counted(name, stored.config, weight_bytes, backend, config)
-
-
-def _plan_by_config(location: ModelLocation, config: EngineConfig) -> PlannedModel | None:
-    """A directory by its config.json; None if that does not say how its weights are stored.
-
-    Raises:
-        ValueError: it is not supported, or there is none.
-    """
-    model = read_model_config(location.path)
-    backend = make_backend(config, model)
-    bytes_of = stored_matrix_bytes(location.path)
-    if config.quantization != "none":
-        bytes_of = matrix_bytes(config.quantization)
-    if (itemsize := backend.weights.itemsize) is not None:
-        bytes_of = partial(_matrix_of_items, itemsize)
-    if bytes_of is None:
-        return None
-    weight_bytes = formulas.stored_weight_bytes(model, bytes_of)
-    return _with_counted(location.name, model, weight_bytes, backend, config)
-
-
-def _matrix_of_items(item_bytes: int, num_outputs: int, num_inputs: int) -> int:
-    return item_bytes * num_outputs * num_inputs
-
-
-def _with_counted(
-    name: str, model: ModelConfig, weight_bytes: int, backend: Backend, config: EngineConfig
+def plan_shape(
+    name: str, model: ModelConfig, settings: EngineConfig, backend: Backend | None = None
 ) -> PlannedModel:
-    bytes_per_block = backend.kv_bytes_per_block(model, config.block_size, config.kv_cache_dtype)
-    counted = replace(_formats(config), weight_bytes=weight_bytes, bytes_per_block=bytes_per_block)
-    return PlannedModel(name, model, counted)
+    """A model of these facts whose weights are bf16, if `settings` do not ask for another format.
 
-
-def _formats(config: EngineConfig) -> ModelFormats:
-    return ModelFormats(
-        config.quantization,
-        config.kv_cache_dtype,
-        config.block_size,
-        memory_utilization=config.memory_utilization,
+    Args:
+        backend: that would run it; None: as `settings` say.
+    """
+    needs = _needs(model, backend or make_backend(settings, model), settings, _all_of(BF16))
+    return PlannedModel(
+        name, settings, EngineModels(needs, has_drafts=settings.speculation != "off")
     )
 
 
-def measure_this_machine(model: PlannedModel, config: EngineConfig) -> MachineFacts:
+def plan_stored_model(name: str, stored: StoredModel, settings: EngineConfig) -> PlannedModel:
+    """An open checkpoint, whose weights are counted as loading would count them."""
+    needs = _stored_needs(stored, settings, make_backend(settings, stored.config))
+    return PlannedModel(
+        name, settings, EngineModels(needs, has_drafts=settings.speculation != "off")
+    )
+
+
+def _find_needs(
+    model: str | None, revision: str | None, settings: EngineConfig, backend: Backend | None = None
+) -> tuple[str, ModelNeeds]:
+    """The name of a checkpoint, and what it needs."""
+    with find_headers(model, revision, with_weights=False) as location:
+        path = location.path
+        if not path.is_dir() or has_weights(path) or not (path / CONFIG_FILE).exists():
+            return location.name, _open_needs(location, settings, backend)
+        config = read_model_config(path)
+        stored_format = stored_matrix_format(path)
+        if stored_format is not None or settings.quantization != "none":
+            needs = _needs(
+                config,
+                backend or make_backend(settings, config),
+                settings,
+                _all_of(stored_format or BF16),
+            )
+            return location.name, needs
+    with find_headers(model, revision) as location:
+        return location.name, _open_needs(location, settings, backend)
+
+
+def _open_needs(
+    location: ModelLocation, settings: EngineConfig, backend: Backend | None
+) -> ModelNeeds:
+    stored = open_stored_model(location.path, verifies_checksums=False)
+    return _stored_needs(stored, settings, backend or make_backend(settings, stored.config))
+
+
+def _stored_needs(stored: StoredModel, settings: EngineConfig, backend: Backend) -> ModelNeeds:
+    return _needs(stored.config, backend, settings, stored_formats(stored))
+
+
+def _needs(
+    model: ModelConfig, backend: Backend, settings: EngineConfig, find_formats: FindFormats
+) -> ModelNeeds:
+    """Compiles the decoder over weights without numbers."""
+    weight_format = FORMATS.get(settings.quantization)
+    parameters = PlannedParameters(backend.weights, find_formats, weight_format)
+    decoder = decoder_class(model.architecture)(model, parameters, backend.ops)
+    compiled = backend.compile(decoder, model)
+    scratch = compiled.scratch_bytes(settings.max_num_batched_tokens)
+    return ModelNeeds(model, backend, parameters.num_bytes, scratch)
+
+
+def _all_of(stored_format: MatrixFormat) -> FindFormats:
+    def find(name: str) -> Sequence[MatrixFormat]:
+        return [stored_format]
+
+    return find
+
+
+def measure_this_machine(model: PlannedModel) -> MachineFacts:
     """This machine's bandwidth, its free memory, and its peak in the arithmetic of the model's weights. Takes a
     second or two.
 
@@ -124,15 +184,13 @@ def measure_this_machine(model: PlannedModel, config: EngineConfig) -> MachineFa
     memory = available_memory()
     if memory is None:
         raise ValueError("the system does not report how much memory is free: set --memory")
-    in_bf16 = formulas.stored_weight_bytes(model.config, matrix_bytes("none"))
-    weight_bytes = model.formats.weight_bytes or formulas.stored_weight_bytes(
-        model.config, matrix_bytes(model.formats.quantization)
-    )
-    ceilings = measure_machine(make_backend(config, model.config), config.num_threads)
+    needs = model.models.model
+    in_bf16 = formulas.stored_weight_bytes(model.config, BF16.num_bytes)
+    ceilings = measure_machine(needs.backend, model.settings.num_threads)
     return MachineFacts(
         "this machine",
         "M",
         ceilings.bandwidth_bytes_per_second,
-        ceilings.peak("int8" if weight_bytes < NARROW * in_bf16 else "bf16"),
+        ceilings.peak("int8" if needs.weight_bytes < NARROW * in_bf16 else "bf16"),
         memory,
     )

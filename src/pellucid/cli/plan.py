@@ -18,7 +18,7 @@ from pellucid.cli.output.summary import formats
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
-from pellucid.cli.parsing.options import MODEL, Json, StoredModelOptions, choice
+from pellucid.cli.parsing.options import MODEL, Json, PlannedModelOptions, choice
 from pellucid.cli.parsing.settings import PLANNED_REQUESTS
 from pellucid.config import EngineConfig
 
@@ -117,6 +117,14 @@ def plan(
             metavar="N,...", rich_help_panel=PLANNED_REQUESTS, help="Requests that decode together."
         ),
     ] = "1,8,32",
+    max_num_seqs: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            rich_help_panel=PLANNED_REQUESTS,
+            help="Most requests that the engine runs at the same time, as serve takes it.",
+        ),
+    ] = EngineConfig.max_num_seqs,
     machine_options: MachineOptions,
     price: Annotated[
         float,
@@ -127,7 +135,7 @@ def plan(
             show_default="no prices are shown",
         ),
     ] = 0.0,
-    model_options: StoredModelOptions,
+    model_options: PlannedModelOptions,
     json: Json = False,
 ) -> None:
     """Plan a model: its memory, the requests that fit, their speed.
@@ -146,7 +154,7 @@ def plan(
     if not 0 <= price < math.inf:
         raise ValueError(f"--price={price}: must be a number of at least 0")
     machine_options.check()
-    config = EngineConfig(model=model, **model_options.settings())
+    config = EngineConfig(model=model, max_num_seqs=max_num_seqs, **model_options.settings())
 
     from pellucid.benchmark.estimate import Workload, estimate
     from pellucid.benchmark.planned_model import find_planned_model, measure_this_machine
@@ -158,11 +166,10 @@ def plan(
             f"--prompt={prompt}: with --gen={gen}, that is {prompt + gen} tokens; {planned.name} reads at most"
             f" {planned.config.context_length}"
         )
-    machine = machine_options.facts(lambda: measure_this_machine(planned, config))
+    machine = machine_options.facts(lambda: measure_this_machine(planned))
+    engine_plan = planned.engine_plan(machine.memory_bytes)
     estimates = {
-        requests: estimate(
-            planned.config, planned.formats, machine, Workload(prompt, gen, requests, price)
-        )
+        requests: estimate(planned, engine_plan, machine, Workload(prompt, gen, requests, price))
         for requests in batches
     }
     if json:

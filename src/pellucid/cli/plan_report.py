@@ -40,6 +40,7 @@ ROWS = (
     Row("states of a request", "state_bytes_per_request", num_bytes),
     Row("KV cache of a request", "kv_bytes_per_request", num_bytes),
     Row("KV cache of all", "kv_bytes_batch", num_bytes),
+    Row("blocks of the KV cache", "kv_blocks", _count),
     Row("requests that fit", "requests_that_fit", _count),
     Row("longest context alone", "longest_context", _count),
     Row("read by a decode step", "decode_bytes", num_bytes),
@@ -92,6 +93,15 @@ def print_plan(model: str, machine: "MachineFacts", estimates: Estimates) -> Non
     if first["weight_bytes"].value > machine.memory_bytes:
         print(wrapped("The weights alone are larger than the memory."))
         return
+    if (longest := first["longest_context"]).value < float(longest.inputs["c"]):
+        print(
+            wrapped(
+                f"No text of the model's {longest.inputs['c']:,} tokens fits: the engine needs"
+                f" --max-model-len {longest.value:.0f}."
+                if longest.value
+                else "No text fits beside the weights."
+            )
+        )
     for requests, found in by_name.items():
         if (fitting := found["requests_that_fit"].value) < requests:
             print(wrapped(f"Of {counted(requests, 'request')}, {fitting:.0f} fit into the memory."))

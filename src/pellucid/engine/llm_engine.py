@@ -27,7 +27,7 @@ from pellucid.kv_groups import kv_groups
 from pellucid.ledger import StepTimes, Work
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
-from pellucid.model_config import ModelConfig
+from pellucid.memory.engine_plan import max_model_len
 from pellucid.outputs import (
     CompletionDelta,
     CompletionOutput,
@@ -59,6 +59,7 @@ class LLMEngine:
 
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
+        plan: the sizes of its memory; `memory_plan` is its part in bytes.
         inspector: looks at blocks and at single tokens, between two steps.
 
     Raises:
@@ -81,10 +82,11 @@ class LLMEngine:
         self.model_config = model.config
         self.tokenizer = model.tokenizer
         self.clock = clock
-        self.max_model_len = _max_model_len(config, model.config)
+        self.max_model_len = max_model_len(config, model.config)
         has_drafts = proposer is not None or config.speculation != "off"
-        storage = make_kv_storage(config, model, self.max_model_len, self.events, draft, has_drafts)
-        self.memory_plan = storage.plan
+        storage = make_kv_storage(config, model, self.events, draft, has_drafts)
+        self.plan = storage.plan
+        self.memory_plan = storage.plan.memory
         self._close_storage = storage.close
         self.scheduler = _make_scheduler(config, storage, self.events)
         self.model_runner = ModelRunner(
@@ -103,8 +105,10 @@ class LLMEngine:
         self._recorder = StepRecorder(
             config,
             model.config,
-            StepCosts(model.config, weights, storage.plan, config.max_num_batched_tokens, ceilings),
-            storage.plan.bytes_per_block,
+            StepCosts(
+                model.config, weights, self.memory_plan, config.max_num_batched_tokens, ceilings
+            ),
+            self.memory_plan.bytes_per_block,
             model.tokenizer,
             self.events,
         )
@@ -124,7 +128,7 @@ class LLMEngine:
         )
         self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
-        self.events.introduce(hello(config, model, weights, storage.plan, ceilings, age_us))
+        self.events.introduce(hello(config, model, weights, self.memory_plan, ceilings, age_us))
         self._request_numbers = itertools.count()
 
     @classmethod
@@ -400,27 +404,16 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, RuntimeWarning, stacklevel=4)
 
 
-def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
-    limit = model_config.context_length
-    if config.max_model_len is None:
-        return limit
-    if config.max_model_len > limit:
-        raise ValueError(
-            f"max_model_len={config.max_model_len}: the model's own limit is {limit} tokens"
-        )
-    return config.max_model_len
-
-
 def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) -> Scheduler:
     manager = KVCacheManager(
-        BlockPool(storage.plan.num_blocks),
+        BlockPool(storage.plan.cache.num_blocks),
         config.block_size,
         # Without the cache nothing that was computed may be found again.
         config.enable_prefix_caching and config.use_kv_cache,
         storage.offloaded_blocks(),
-        storage.plan.block_needs.windows,
+        storage.plan.memory.block_needs.windows,
         config.max_num_batched_tokens,
-        storage.state_pool(),
+        storage.plan.cache.state_pool(),
     )
     return Scheduler(
         manager,
@@ -428,7 +421,7 @@ def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) 
         config.max_num_batched_tokens,
         config.use_kv_cache,
         events,
-        storage.max_extra_logits,
+        storage.plan.max_extra_logits,
     )
 
 
@@ -440,15 +433,16 @@ def _make_draft_model(
     watches: Callable[[str], bool],
 ) -> DraftModel | None:
     """The proposer that runs the draft model, with blocks of its own."""
-    if draft is None or storage.draft_kv_cache is None:
+    plan = storage.plan.draft_cache
+    if draft is None or plan is None or storage.draft_kv_cache is None:
         return None
     manager = KVCacheManager(
-        BlockPool(storage.num_draft_blocks),
+        BlockPool(plan.num_blocks),
         config.block_size,
         enable_prefix_caching=False,
         windows=[group.window for group in kv_groups(draft.config)],
         max_chunk=config.max_num_batched_tokens,
-        state_pool=storage.draft_state_pool(),
+        state_pool=plan.state_pool(),
     )
     return DraftModel(
         ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),

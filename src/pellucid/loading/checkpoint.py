@@ -7,12 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy.typing as npt
 
+from pellucid.backends.quantization.formats import BF16, F16, F32, FloatFormat
 from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.file_names import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
 _FP8 = "F8_E4M3"
+_FORMATS = {"BF16": BF16, "F16": F16, _FP8: BF16}
 
 
 class Checkpoint:
@@ -52,10 +54,9 @@ class Checkpoint:
         """Dtype, shape and place of the tensor `name`."""
         return self._files[name].tensors[name]
 
-    def memory_bytes(self, name: str) -> int:
-        """Bytes of the tensor `name` in memory."""
-        info = self.info(name)
-        return 2 * info.num_bytes if info.dtype == _FP8 else info.num_bytes
+    def matrix_format(self, name: str) -> FloatFormat:
+        """The format of the matrix `name` in memory. Numbers that are not here become f32."""
+        return _FORMATS.get(self.info(name).dtype, F32)
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""

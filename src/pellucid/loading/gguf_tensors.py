@@ -1,6 +1,5 @@
 """The tensors of a GGUF file: their floats or codes, unchanged."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import IntArray
-from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.backends.quantization.formats import BF16, F16, F32, IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import MatrixRows, RowTable
 from pellucid.loading.gguf_blocks import (
@@ -33,6 +32,7 @@ _FLOATS: Mapping[TensorType, Any] = {
     Type.BF16: ml_dtypes.bfloat16,
     Type.F64: np.float64,
 }
+_FLOAT_FORMATS: Mapping[TensorType, MatrixFormat] = {Type.F16: F16, Type.BF16: BF16}
 _CHUNK_BYTES = 1 << 20
 
 
@@ -78,13 +78,12 @@ class GgufTensors:
         """Type, shape and place of the tensor `name`."""
         return self._checkpoint.info(name)
 
-    def memory_bytes(self, name: str) -> int:
-        """Bytes of the matrix `name` in memory: codes of 2 and 3 bits take 4 bits."""
+    def matrix_format(self, name: str) -> MatrixFormat:
+        """The format of the matrix `name` in memory: codes of 2 and 3 bits take 4 bits."""
         info = self.info(name)
         if (block_type := _block_type(info)) is None:
-            return info.num_bytes
-        num_rows = math.prod(info.shape[:-1])
-        return self._formats[block_type].num_bytes(num_rows, info.shape[-1])
+            return _FLOAT_FORMATS.get(info.type, F32)
+        return self._formats[block_type]
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
-from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
+from pellucid.backends.quantization.formats import FORMATS, IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.json_object import MAX_INTEGER, JsonObject
 from pellucid.loading.checkpoint import Checkpoint
@@ -120,9 +120,9 @@ class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
         super().__init__(checkpoint, matrices)
         self._format = weight_format
 
-    def memory_bytes(self, name: str) -> int:
-        """Bytes of the tensor `name` in memory."""
-        return self.info(name).num_bytes
+    def matrix_format(self, name: str) -> MatrixFormat:
+        """The format of the matrix `name` in memory."""
+        return self._format if name in self._matrices else self._checkpoint.matrix_format(name)
 
     def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`, in read-only views of its file."""

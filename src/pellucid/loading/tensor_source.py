@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
+from pellucid.backends.quantization.formats import MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
 
@@ -41,8 +42,8 @@ class TensorSource(Protocol):
 
     def info(self, name: str) -> TensorFacts: ...
 
-    def memory_bytes(self, name: str) -> int:
-        """Bytes of a matrix in memory, once it is no longer a view of the file."""
+    def matrix_format(self, name: str) -> MatrixFormat:
+        """The format in memory of the matrix `name`."""
         ...
 
     def path(self, name: str) -> Path:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pellucid.backends.quantization.formats import FORMATS
+from pellucid.backends.quantization.formats import FORMATS, MatrixFormat
 from pellucid.config import EngineConfig
 from pellucid.formulas import BlockNeeds
 from pellucid.loading.stored_model import StoredModel
@@ -108,8 +108,9 @@ def _tensor_bytes(model: StoredModel, name: str, itemsize: int | None, quantizat
         return math.prod(info.shape) * VECTOR_ITEM_BYTES
     if itemsize is not None:
         return math.prod(info.shape) * itemsize
-    if (weight_format := FORMATS.get(quantization)) is None:
-        return model.tensors.memory_bytes(name)
+    weight_format: MatrixFormat | None = FORMATS.get(quantization)
+    if weight_format is None:
+        weight_format = model.tensors.matrix_format(name)
     return weight_format.num_bytes(math.prod(info.shape[:-1]), info.shape[-1])
 
 
@@ -194,6 +195,40 @@ class MemoryNeeds:
         return self.scratch + self.states
 
 
+class BlockLimit(NamedTuple):
+    """How many blocks of the KV cache there may be.
+
+    Attributes:
+        decided_by: for people.
+        is_asked_for: whether the user's settings say the number.
+    """
+
+    num_blocks: int
+    decided_by: str
+    is_asked_for: bool
+
+
+def limit_blocks(
+    config: EngineConfig, needs: MemoryNeeds, available: int | None
+) -> BlockLimit | None:
+    """What settings or memory say of the number of blocks; None: nothing. Arguments are those of `plan_memory`."""
+    if config.num_kv_blocks is not None:
+        return BlockLimit(config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}", True)
+    if config.kv_cache_memory is not None:
+        num_blocks = config.kv_cache_memory // needs.bytes_per_block
+        return BlockLimit(num_blocks, f"kv_cache_memory={config.kv_cache_memory}", True)
+    if available is None:
+        return None
+    left = max(0, available - needs.fixed - _margin(config, available))
+    decided_by = f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
+    return BlockLimit(left // needs.bytes_per_block, decided_by, False)
+
+
+def _margin(config: EngineConfig, available: int | None) -> int:
+    """Bytes that are left to others."""
+    return 0 if available is None else available - int(available * config.memory_utilization)
+
+
 def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
@@ -218,26 +253,14 @@ def plan_memory(
         ValueError: not one sequence of `max_model_len` tokens would fit, or the cache asked for would
             not fit into the available memory.
     """
-    margin = 0 if available is None else available - int(available * config.memory_utilization)
+    margin = _margin(config, available)
     block_needs = BlockNeeds(config.block_size, needs.windows, config.max_num_batched_tokens)
     blocks_per_context = block_needs.most(max_model_len)
-    if config.num_kv_blocks is not None:
-        num_blocks, decided_by = config.num_kv_blocks, f"num_kv_blocks={config.num_kv_blocks}"
-    elif config.kv_cache_memory is not None:
-        num_blocks = config.kv_cache_memory // needs.bytes_per_block
-        decided_by = f"kv_cache_memory={config.kv_cache_memory}"
-    else:
-        num_blocks, decided_by = (
-            config.max_num_seqs * blocks_per_context,
-            "max_num_seqs, max_model_len",
-        )
-        if available is not None:
-            left = max(0, available - needs.fixed - margin)
-            if left // needs.bytes_per_block < num_blocks:
-                num_blocks = left // needs.bytes_per_block
-                decided_by = (
-                    f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
-                )
+    num_blocks, decided_by = config.max_num_seqs * blocks_per_context, "max_num_seqs, max_model_len"
+    if (limit := limit_blocks(config, needs, available)) is not None and (
+        limit.is_asked_for or limit.num_blocks < num_blocks
+    ):
+        num_blocks, decided_by = limit.num_blocks, limit.decided_by
     if num_blocks < blocks_per_context:
         longest = block_needs.longest(num_blocks, max_model_len)
         settings = _fitting_settings(

@@ -2,17 +2,18 @@
 
 import asyncio
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from pellucid.benchmark.ceilings import measure_ceilings
-from pellucid.benchmark.estimate import ModelFormats, Workload, estimate
+from pellucid.benchmark.estimate import Workload, estimate
 from pellucid.benchmark.machine_facts import (
     KNOWN_MACHINES,
     MACHINE_NAMES,
     THIS_MACHINE,
     MachineFacts,
 )
+from pellucid.benchmark.planned_model import PlannedModel, plan_shape
 from pellucid.memory.process_memory import available_memory
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
@@ -61,27 +62,19 @@ class EstimateRoutes:
             )
         engine = self.serving.service.engine
         shape = call.query.get("shape")
-        model = engine.model_config if shape is None else find_shape(shape)
         own = engine.config
-        quantization = call.query.get("quantization", own.quantization)
-        dtype = call.query.get("kv_cache_dtype", own.kv_cache_dtype)
-        block_size = _number(call, "block_size", own.block_size, 1, 1 << 16)
-        is_own = (quantization, dtype, block_size) == (
-            own.quantization,
-            own.kv_cache_dtype,
-            own.block_size,
+        settings = replace(
+            own,
+            quantization=call.query.get("quantization", own.quantization),
+            kv_cache_dtype=call.query.get("kv_cache_dtype", own.kv_cache_dtype),
+            block_size=_number(call, "block_size", own.block_size, 1, 1 << 16),
         )
-        plan = engine.memory_plan
-        as_loaded = shape is None and is_own
-        formats = ModelFormats(
-            quantization,
-            dtype,
-            block_size,
-            plan.weights if as_loaded else None,
-            plan.bytes_per_block if as_loaded else None,
-            own.memory_utilization,
-            plan.scratch if as_loaded else 0.0,
-        )
+        if shape is None and settings == own:
+            model = PlannedModel(self.serving.model.name, own, engine.plan.models)
+        else:
+            config = engine.model_config if shape is None else find_shape(shape)
+            name, backend = shape or self.serving.model.name, engine.plan.models.model.backend
+            model = await asyncio.to_thread(plan_shape, name, config, settings, backend)
         machine = await self._machine(call)
         work = Workload(
             _number(call, "prompt", 512, 1, MAX_TOKENS),
@@ -93,13 +86,14 @@ class EstimateRoutes:
             _number(call, "draft_cost", 0.05, 0.0, 100.0),
             _number(call, "verify_cost", 1.0, 1e-6, 100.0),
         )
+        plan = model.engine_plan(machine.memory_bytes)
         return json_reply(
             {
-                "model": shape or self.serving.model.name,
+                "model": model.name,
                 "machine": asdict(machine),
                 "machines": list(MACHINE_NAMES),
                 "shapes": list(SHAPES),
-                "numbers": [asdict(number) for number in estimate(model, formats, machine, work)],
+                "numbers": [asdict(number) for number in estimate(model, plan, machine, work)],
             }
         )
 
@@ -132,8 +126,8 @@ class EstimateRoutes:
                     lambda inspector: measure_ceilings(inspector.config, inspector.model)
                 )
                 plan = service.engine.memory_plan
-                pool = plan.num_blocks * plan.bytes_per_block
-                memory = plan.weights + pool + (available_memory() or 0)
+                # As when the engine planned, so that its plan is found again.
+                memory = plan.weights + (plan.available or available_memory() or 0)
                 self._measured = MachineFacts(
                     "this machine",
                     "M",

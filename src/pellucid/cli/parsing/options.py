@@ -137,7 +137,41 @@ class StoredModelOptions:
 
 
 @dataclass(frozen=True)
-class ModelOptions(StoredModelOptions):
+class PlannedModelOptions(StoredModelOptions):
+    """What else decides the sizes of an engine. Fields of `EngineConfig`, with its defaults."""
+
+    kv_cache_memory: Annotated[
+        int | None,
+        _model(
+            metavar="SIZE",
+            parser=size,
+            help="Memory for the KV cache, as in 2GiB.",
+            show_default="the free memory, but no more than the engine can use",
+        ),
+    ] = EngineConfig.kv_cache_memory
+    max_model_len: Annotated[
+        int | None,
+        _model(
+            "--max-model-len",
+            "-c",
+            "--ctx-size",
+            metavar="N",
+            parser=tokens,
+            help="Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
+            show_default="the model's limit",
+        ),
+    ] = EngineConfig.max_model_len
+    max_num_batched_tokens: Annotated[
+        int,
+        _model(
+            metavar="N",
+            help="Most tokens that one step computes; longer prompts are split into chunks.",
+        ),
+    ] = EngineConfig.max_num_batched_tokens
+
+
+@dataclass(frozen=True)
+class ModelOptions(PlannedModelOptions):
     """Fields of `EngineConfig`, with its defaults."""
 
     tokenizer: Annotated[
@@ -171,27 +205,6 @@ class ModelOptions(StoredModelOptions):
             help="Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
         ),
     ] = EngineConfig.experts
-    kv_cache_memory: Annotated[
-        int | None,
-        _model(
-            metavar="SIZE",
-            parser=size,
-            help="Memory for the KV cache, as in 2GiB.",
-            show_default="the free memory, but no more than the engine can use",
-        ),
-    ] = EngineConfig.kv_cache_memory
-    max_model_len: Annotated[
-        int | None,
-        _model(
-            "--max-model-len",
-            "-c",
-            "--ctx-size",
-            metavar="N",
-            parser=tokens,
-            help="Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
-            show_default="the model's limit",
-        ),
-    ] = EngineConfig.max_model_len
     num_threads: Annotated[
         int | None,
         _model(
@@ -203,13 +216,6 @@ class ModelOptions(StoredModelOptions):
             show_default="as many as suit the machine",
         ),
     ] = EngineConfig.num_threads
-    max_num_batched_tokens: Annotated[
-        int,
-        _model(
-            metavar="N",
-            help="Most tokens that one step computes; longer prompts are split into chunks.",
-        ),
-    ] = EngineConfig.max_num_batched_tokens
 
 
 Speculation = Annotated[

@@ -1,13 +1,10 @@
 """The tensors of a checkpoint that another quantizer wrote: a matrix is one of them, whatever arrays it has."""
 
-import math
-
 from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.quantization.formats import BF16, MatrixFormat
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import FindMatrices, ForeignMatrix
 from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
-
-_BF16_BYTES = 2
 
 
 class ForeignCheckpoint(MatrixCheckpoint[ForeignMatrix]):
@@ -28,14 +25,11 @@ class ForeignCheckpoint(MatrixCheckpoint[ForeignMatrix]):
                 f"{self.location}: its configuration says how weights are quantized, but no tensor is quantized so"
             )
 
-    def memory_bytes(self, name: str) -> int:
-        """Bytes of the tensor `name` in memory, in the format to which it is converted."""
+    def matrix_format(self, name: str) -> MatrixFormat:
+        """The format to which the matrix `name` is converted."""
         if (matrix := self._matrices.get(name)) is None:
-            return self._checkpoint.memory_bytes(name)
-        num_rows, num_inputs = math.prod(matrix.shape[:-1]), matrix.shape[-1]
-        if matrix.format is None:
-            return num_rows * num_inputs * _BF16_BYTES
-        return matrix.format.num_bytes(num_rows, num_inputs)
+            return self._checkpoint.matrix_format(name)
+        return matrix.format or BF16
 
     def tensor(self, name: str) -> UniformMatrix:
         """The tensor `name`: codes of one of pellucid's formats, or floats."""

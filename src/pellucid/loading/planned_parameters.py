@@ -1,0 +1,137 @@
+"""Parameters without numbers: what a decoder takes of memory, before anything is read."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from pellucid.backends.base import MatrixShape, Weights
+from pellucid.backends.ops import Matrix, MatrixStack, Vector
+from pellucid.backends.quantization.formats import (
+    F32,
+    FloatFormat,
+    IntegerFormat,
+    MatrixFormat,
+)
+from pellucid.backends.row_table import MatrixRows
+from pellucid.loading.stored_model import StoredModel
+
+VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
+
+# Of the matrix of ours with this name: one format, or that of each of its parts.
+FindFormats: TypeAlias = Callable[[str], Sequence[MatrixFormat]]
+
+
+def stored_formats(model: StoredModel) -> FindFormats:
+    """The formats in memory of the matrices of an open checkpoint.
+
+    Raises:
+        ValueError: when it is called for a matrix that the checkpoint lacks.
+    """
+
+    def find(name: str) -> Sequence[MatrixFormat]:
+        recipe = model.names.recipe(name)
+        return [
+            _format_of(
+                model,
+                # The experts together, or the first of them.
+                recipe.tensor(source.replace(".{e}", ""), "weight"),
+                recipe.tensor(source.replace("{e}", "0"), "weight"),
+            )
+            for source in recipe.sources
+        ]
+
+    return find
+
+
+def _format_of(model: StoredModel, *tensors: str) -> MatrixFormat:
+    candidates = [name for tensor in tensors for name in model.names.candidates(tensor)]
+    for name in candidates:
+        if name in model.tensors:
+            return model.tensors.matrix_format(name)
+    raise ValueError(f"{model.tensors.location}: tensor {' or '.join(candidates)} is missing")
+
+
+class PlannedParameters:
+    """The `Parameters` of a decoder that is compiled for its `scratch_bytes` and does not run.
+
+    Args:
+        weights: makes the handles.
+        find_formats: of the matrices as they are stored.
+        weight_format: to which all matrices are quantized; None: each keeps its own.
+
+    Attributes:
+        num_bytes: of all weights in memory, without the padding of kernels' layouts.
+    """
+
+    def __init__(
+        self, weights: Weights, find_formats: FindFormats, weight_format: IntegerFormat | None
+    ) -> None:
+        self.num_bytes = 0
+        self._weights = weights
+        self._find_formats = find_formats
+        self._format = weight_format
+
+    def matrix(
+        self,
+        name: str,
+        num_rows: int,
+        num_columns: int,
+        bias: bool = False,
+        parts: tuple[int, ...] = (),
+    ) -> Matrix:
+        formats = self._find_formats(name) if self._format is None else [self._format]
+        rows_of_parts = parts if len(formats) > 1 else (num_rows,)
+        shapes: list[MatrixShape] = []
+        for own, rows in zip(formats, rows_of_parts, strict=True):
+            if shapes and (joined := _joined(shapes[-1].format, own)) is not None:
+                shapes[-1] = MatrixShape(joined, shapes[-1].num_outputs + rows, num_columns)
+            else:
+                shapes.append(MatrixShape(own, rows, num_columns))
+        return self._planned(shapes, bias)
+
+    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
+        (stored,) = self._find_formats(name)
+        shape = MatrixShape(
+            stored if isinstance(stored, FloatFormat) else F32, num_experts, num_columns
+        )
+        return self._planned([shape], bias, rounds_activations=False)
+
+    def experts(
+        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
+    ) -> MatrixStack:
+        before = self.num_bytes
+        handle = self.matrix(name, num_rows, num_columns, bias)
+        num_in_memory = num_experts if self._weights.expert_reads is None else 0
+        self.num_bytes = before + num_in_memory * (self.num_bytes - before)
+        return (handle,) * num_experts
+
+    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
+        return self._weights.table(
+            MatrixRows(np.broadcast_to(np.float32(0), (num_rows, num_columns)))
+        )
+
+    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
+        self.num_bytes += VECTOR_ITEM_BYTES * size
+        return self._weights.vector(np.ones(size, np.float32))
+
+    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
+        return self.vector(name, num_channels * kernel_size)
+
+    def _planned(
+        self, shapes: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True
+    ) -> Matrix:
+        item_bytes = self._weights.itemsize
+        for kind, num_outputs, num_inputs in shapes:
+            stored = kind if item_bytes is None else FloatFormat(kind.name, item_bytes)
+            self.num_bytes += stored.num_bytes(num_outputs, num_inputs)
+            self.num_bytes += VECTOR_ITEM_BYTES * num_outputs if bias else 0
+        return self._weights.planned(shapes, bias, rounds_activations)
+
+
+def _joined(before: MatrixFormat, own: MatrixFormat) -> MatrixFormat | None:
+    """The format of neighbours as one matrix; None: they are matrices of their own."""
+    if before == own:
+        return own
+    are_floats = isinstance(before, FloatFormat) and isinstance(own, FloatFormat)
+    return F32 if are_floats else None  # which holds all numbers of f16 and of bf16
