@@ -21,6 +21,7 @@ from pellucid.cli.output.terminal import (
 )
 from pellucid.cli.parsing.help_page import FrontPage, Verb, option_names
 from pellucid.cli.parsing.options import takes_options
+from pellucid.cli.parsing.other_engines import VERBS as VERBS_OF_OTHERS
 from pellucid.cli.parsing.other_engines import instead_of_option, instead_of_verb
 from pellucid.cli.parsing.settings import config_path, read_config, settings_kind, settings_of
 
@@ -32,7 +33,7 @@ VERBS = {
     "Models on disk": ("pull", "list", "rm", "quantize"),
 }
 _ALIASES = {"ls": "list"}
-_NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V"}
+_NEEDS_NO_SETTINGS = {"--help", "-h", "--version", "-V", "-v"}
 _NUMBERS = {
     "a valid integer": "a whole number",
     "a valid number": "a number",
@@ -81,7 +82,12 @@ def _pellucid(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True
+            "--version",
+            "-V",
+            "-v",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
@@ -122,6 +128,8 @@ def _run(words: list[str]) -> int:
     if words:
         words[0] = _ALIASES.get(words[0], words[0])
     verb = words[0] if words else ""
+    if (phrase := " ".join(words[:2])) in VERBS_OF_OTHERS:
+        raise ValueError(instead_of_verb(phrase, all_verbs()))
     if verb and not verb.startswith("-") and verb not in all_verbs():
         raise ValueError(instead_of_verb(verb, all_verbs()))
     # Before parsing: -hf would be -h and -f.
@@ -159,9 +167,12 @@ def _usage_error(error: Any, words: Sequence[str]) -> str:
     """What is wrong with the words of a command line, or with a variable's value."""
     context = getattr(error, "ctx", None)
     if context is None:
-        return str(error.format_message())
+        message = str(error.format_message())
+        is_switch = "does not take a value" in message
+        return message.rstrip(".") + ": a switch's opposite begins with --no-" * is_switch
     options = {name: option for option in context.command.params for name in option.opts}
-    if instead := instead_of_option(words[1:], options):
+    opposites = [name for option in context.command.params for name in option.secondary_opts]
+    if instead := instead_of_option(words[1:], [*options, *opposites]):
         return instead
     option: Any = getattr(error, "param", None)
     if (

@@ -373,7 +373,10 @@ class SamplingOptions:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        values = asdict(self)
+        if self.seed == -1:  # what other engines call a seed that is drawn
+            del values["seed"]
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)

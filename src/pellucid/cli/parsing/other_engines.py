@@ -7,46 +7,89 @@ from difflib import get_close_matches
 from pellucid.cli.parsing.models import looks_like_model
 
 _LEAVE_OUT = "leave it out"
+_ONE_MACHINE = f"pellucid runs on one machine: {_LEAVE_OUT}"
+_BY_TEMPLATE = f"the chat template says the form of calls and reasoning: {_LEAVE_OUT}"
+_BY_MODEL = f"the model's own is used: {_LEAVE_OUT}"
+_NO_LORA = "there are no LoRA adapters: merge it into the model first"
 
 VERBS = {
+    "bench latency": "pellucid bench",
+    "bench serve": "pellucid bench-serve",
+    "bench throughput": "pellucid bench --batch 1,8,32",
     "benchmark": "pellucid bench",
     "complete": 'pellucid run --raw "Once upon a time"',
+    "convert": "pellucid quantize writes a copy of a model in fewer bits",
     "cp": "models are named by their repositories, and have no other names",
     "create": "pellucid run path/to/model.gguf, which takes a file as it is",
+    "delete": "pellucid rm",
+    "download": "pellucid pull",
+    "embed": "models here write text; none makes embeddings",
     "generate": 'pellucid run "Once upon a time"',
+    "info": "pellucid check says what a model is, and pellucid plan what it needs",
+    "install": "pellucid pull",
+    "llama-bench": "pellucid bench",
+    "llama-cli": "pellucid run",
+    "llama-server": "pellucid serve",
+    "login": "hf auth login, or HF_TOKEN, opens models that ask for an agreement",
+    "models": "pellucid list",
+    "openai": "pellucid serve, which speaks OpenAI's protocol",
     "perplexity": "pellucid eval-kv measures perplexity",
     "ps": "a model is in memory only while a command runs",
     "push": "models are downloaded only",
+    "remove": "pellucid rm",
+    "search": "huggingface.co/models finds models, and pellucid pull OWNER/NAME downloads one",
     "show": "pellucid check says what a model is, and pellucid plan what it needs",
+    "start": "pellucid serve",
     "stop": "a model is in memory only while a command runs",
+    "tokenize": "the server has the route /tokenize",
+    "update": "to download a newer version of a model: pellucid pull NAME",
+    "version": "pellucid --version",
 }
-_COMMAND = re.compile(r"pellucid (run|chat|serve|bench|explain)\b")
+_COMMAND = re.compile(r"pellucid (run|chat|serve|bench|explain|pull|list|rm|--version)\b")
 _BEGIN_WITH_RUN = 'to run a prompt: pellucid run "{word}"'
 _RUN_A_MODEL = 'to run a model: pellucid run {word} "Why is the sky blue?"'
 
 OPTIONS = {
+    "--alias": "--model-name",
     "--batch-size": "--max-num-batched-tokens",
     "--best-of": "best_of is a parameter of SamplingParams in Python",
     "--cache-type-k": "--kv-cache-dtype",
     "--cache-type-v": "--kv-cache-dtype",
     "--chat-template-file": "--chat-template FILE",
     "--color": f"colours are used where the terminal has them: {_LEAVE_OUT}",
+    "--cont-batching": f"requests are always computed together: {_LEAVE_OUT}",
     "--cpu": f"pellucid runs on the CPU: {_LEAVE_OUT}",
+    "--data-parallel-size": _ONE_MACHINE,
     "--device": "--backend",
+    "--disable-log-requests": f"calls are logged only with --log-calls: {_LEAVE_OUT}",
     "--dtype": f"--quantization, or {_LEAVE_OUT}: the weights are used as they are stored",
+    "--enable-auto-tool-choice": _BY_TEMPLATE,
+    "--enable-chunked-prefill": f"long prompts are always read in chunks: {_LEAVE_OUT}",
+    "--enable-lora": _NO_LORA,
+    "--enable-prefix-caching": f"prefixes are always kept: {_LEAVE_OUT}",
+    "--enforce-eager": _LEAVE_OUT,
     "--escape": r"in most shells, $'one\ntwo' has a newline",
     "--flash-attn": f"attention is always computed in that way: {_LEAVE_OUT}",
+    "--force": "--yes",
     "--format": "--json",
     "--gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--gpu-memory-utilization": "--kv-cache-memory 4GiB",
+    "--grammar-file": "--grammar FILE",
     "--hf-repo": "the model is named owner/name: pellucid run owner/name",
     "--hidethinking": "--no-think",
     "--host": "pellucid serve --host",
+    "--insecure": _LEAVE_OUT,
     "--interactive": "pellucid chat",
+    "--jinja": f"chat templates are always read: {_LEAVE_OUT}",
     "--keepalive": f"a model is in memory only while a command runs: {_LEAVE_OUT}",
     "--length": "--max-tokens",
+    "--load-format": f"the files say their format: {_LEAVE_OUT}",
+    "--lora": _NO_LORA,
     "--max-new-tokens": "--max-tokens",
+    "--metrics": f"the server always has /metrics: {_LEAVE_OUT}",
+    "--mirostat": "--temperature, --top-p or --min-p",
     "--mlock": _LEAVE_OUT,
+    "--mmproj": f"images are not read: {_LEAVE_OUT}",
     "--n-gpu-layers": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "--n-predict": "--max-tokens",
     "--no-cnv": "--raw",
@@ -56,30 +99,49 @@ OPTIONS = {
     "--nowordwrap": "a pipe gets the text as it is: pellucid run ... | cat",
     "--num-ctx": "--max-model-len",
     "--num-predict": "--max-tokens",
+    "--numa": _LEAVE_OUT,
+    "--parallel": "--max-num-seqs",
+    "--pipeline-parallel-size": _ONE_MACHINE,
     "--predict": "--max-tokens",
+    "--prio": _LEAVE_OUT,
     "--prompt-cache": "--prefix-cache-dir DIR",
+    "--reasoning-parser": _BY_TEMPLATE,
     "--reverse-prompt": "--stop",
+    "--rope-freq-base": _BY_MODEL,
+    "--rope-scaling": _BY_MODEL,
     "--sampling-seed": "--seed",
+    "--served-model-name": "--model-name",
+    "--speculative-config": "--speculation",
     "--stream": f"text is always streamed: {_LEAVE_OUT}",
+    "--swap-space": "only LLM(swap_space=...) in Python has it",
     "--system-prompt": "--system",
-    "--tensor-parallel-size": f"pellucid runs on one machine: {_LEAVE_OUT}",
+    "--tensor-parallel-size": _ONE_MACHINE,
+    "--threads-batch": "--num-threads",
     "--tokenizer": "the model's own tokenizer is used",
+    "--tool-call-parser": _BY_TEMPLATE,
     "--trust-remote-code": f"no code of a model is ever run: {_LEAVE_OUT}",
     "--ubatch-size": "--max-num-batched-tokens",
+    "-a": "--model-name",
     "-b": "--max-num-batched-tokens",
+    "-cb": f"requests are always computed together: {_LEAVE_OUT}",
     "-cnv": "pellucid chat",
     "-co": f"colours are used where the terminal has them: {_LEAVE_OUT}",
     "-ctk": "--kv-cache-dtype",
     "-ctv": "--kv-cache-dtype",
     "-e": r"in most shells, $'one\ntwo' has a newline",
+    "-f": "--yes",
     "-fa": f"attention is always computed in that way: {_LEAVE_OUT}",
     "-hf": "the model is named owner/name: pellucid run owner/name",
     "-i": "pellucid chat",
+    "-n": "--gen",
     "-ngl": f"pellucid runs on the CPU: {_LEAVE_OUT}",
     "-no-cnv": "--raw",
+    "-np": "--max-num-seqs",
+    "-p": "--prompt",
     "-st": "pellucid run",
     "-sys": "--system",
-    "-tp": f"pellucid runs on one machine: {_LEAVE_OUT}",
+    "-tb": "--num-threads",
+    "-tp": _ONE_MACHINE,
     "-ub": "--max-num-batched-tokens",
 }
 
@@ -122,8 +184,13 @@ def instead_of_option(
         if word == "--":
             break
         option = word.split("=")[0]
-        if short_only and (option.startswith("--") or len(option) == 2):
+        if option in own or (short_only and (option.startswith("--") or len(option) == 2)):
             continue
-        if option in OPTIONS and option not in own:
-            return f"no such option: {option}; {_advice(OPTIONS[option])}"
+        spelled = option.replace("_", "-")
+        advice = spelled if spelled in own else OPTIONS.get(spelled)
+        if advice is None or (
+            own and advice.startswith("-") and advice.split()[0].rstrip(",") not in own
+        ):
+            continue  # it is not known, or the command has nothing like it
+        return f"no such option: {option}; {_advice(advice)}"
     return None
