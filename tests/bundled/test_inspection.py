@@ -175,7 +175,7 @@ def test_a_look_that_needs_too_much_says_so_and_harms_nobody() -> None:
     output = engine.add_request(list(range(100, 215)), params)
     for _ in range(4):
         engine.step()
-    with pytest.raises(NoBlocksError, match=r"needs \d+ more free blocks"):
+    with pytest.raises(NoBlocksError, match="needs more free blocks"):
         engine.inspector.logits(
             AnswerSoFar(engine.prepare(list(range(60)), PARAMS), 0, 0, (), None)
         )

@@ -53,6 +53,27 @@ def test_who_goes_away_frees_blocks_within_one_step(
     assert len(generation.outputs[0].outputs[0].token_ids) <= 2
 
 
+def test_a_connection_has_one_call_under_way_however_many_it_sends(small: RunningServer) -> None:
+    """So the limit of connections from one address limits its calls too."""
+    gate = StepGate(small.engine)
+    data = json.dumps({**LONG, "max_tokens": 1}).encode()
+    call = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+    with small.open_call("/v1/completions", LONG) as connection:
+        small.wait_until(lambda: small.service.under_way, "the first call")
+        connection.sendall(call % (len(data), data) * 8)  # more than there are places
+        assert small.get("/health").status == 200
+        gate.let(100)
+        small.wait_until(lambda: small.engine.events.step == 100, "steps of the first call")
+        assert len(small.service.under_way) == 1
+        gate.open()
+        received = b""
+        while received.count(b"HTTP/1.1 200 OK") < 9:
+            new = connection.recv(65536)
+            assert new
+            received += new
+    assert b" 429 " not in received
+
+
 def test_who_goes_away_while_waiting_leaves_the_queue(small: RunningServer) -> None:
     StepGate(small.engine)
     with small.open_call("/v1/completions", {**LONG, "n": 3}):

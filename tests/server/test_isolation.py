@@ -2,13 +2,15 @@
 
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
+from pellucid.server import request_records
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
@@ -100,6 +102,76 @@ def test_a_miss_does_not_tell_what_another_key_has_asked() -> None:
         assert completion["prefix"]["miss_why"] == "salt"  # of its own prompt
 
 
+def test_the_load_of_another_key_shows_in_times_alone() -> None:
+    """The other key's request takes the blocks of this key's newest one, which is computed again."""
+    alone, lost_alone = explanations_of_preempted_calls(beside=False)
+    loaded, lost_beside = explanations_of_preempted_calls(beside=True)
+    assert loaded == alone
+    assert lost_alone == 0 < lost_beside  # as an admin sees it
+
+
+def explanations_of_preempted_calls(beside: bool) -> tuple[list[Any], int]:
+    """What a key gets to see of two calls that ran together, and how many positions they lost.
+
+    Args:
+        beside: another key sends a call that does not fit beside them.
+    """
+    engine = fake_engine(clock=time.monotonic, num_kv_blocks=16, block_size=16)
+    body = {"prompt": [1, 2, 3], "max_tokens": 80, "ignore_eos": True, "stream": True, "seed": 1}
+    with running_server(engine, api_keys=KEYS, isolate_keys=True) as server, ExitStack() as stack:
+        gate = StepGate(engine)
+        own = [
+            stack.enter_context(
+                server.open_call("/v1/completions", body, **{"x-api-key": USER_KEY})
+            )
+            for _ in range(2)
+        ]
+        server.wait_until(lambda: len(server.service.under_way) == 2, "both calls")
+        gate.let(60)
+        server.wait_until(lambda: engine.events.step == 60, "steps")
+        if beside:
+            theirs = {**body, "prompt": [4] * 90}
+            stack.enter_context(
+                server.open_call("/v1/completions", theirs, **{"x-api-key": OTHER_KEY})
+            )
+            server.wait_until(lambda: len(server.service.under_way) == 3, "the other call")
+        ids = list(server.service.under_way)[:2]
+        gate.open()
+        frames = [received_until(connection, b"[DONE]") for connection in own]
+        server.wait_until_idle()
+        seen = [call(server, USER_KEY, f"/v1/explain/{each}").json for each in ids]
+        lost = sum(
+            completion["ledger"]["lost_tok"]
+            for each in ids
+            for completion in call(server, ADMIN_KEY, f"/v1/explain/{each}")
+            .json["completions"]
+            .values()
+        )
+        return without_clock([seen, [texts_of(each) for each in frames]]), lost
+
+
+def received_until(connection: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while end not in received:
+        received += connection.recv(65536)
+    return received
+
+
+def texts_of(frames: bytes) -> str:
+    return "".join(re.findall(r'"text":"(.*?)"', frames.decode()))
+
+
+def test_calls_of_another_key_make_no_call_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_records, "MAX_RECORDS", 2)
+    with running_server(fake_engine(), api_keys=KEYS) as server:
+        body = {"prompt": [1, 2, 3], "max_tokens": 1}
+        own = [call(server, USER_KEY, "/v1/completions", body).json["id"] for _ in range(3)]
+        for _ in range(3):
+            call(server, OTHER_KEY, "/v1/completions", body)
+        statuses = [call(server, USER_KEY, f"/v1/explain/{each}").status for each in own]
+        assert statuses == [404, 200, 200]
+
+
 @pytest.mark.parametrize("isolates", [False, True])
 def test_ids_of_other_keys_are_not_shown(isolates: bool) -> None:
     engine = fake_engine(clock=time.monotonic, max_num_seqs=1)
@@ -114,9 +186,7 @@ def test_ids_of_other_keys_are_not_shown(isolates: bool) -> None:
             server.wait_until(lambda: len(server.service.under_way) == 2, "both")
             gate.open()
             for connection in (theirs, own):
-                received = b""
-                while b"[DONE]" not in received:
-                    received += connection.recv(65536)
+                received_until(connection, b"[DONE]")
         server.wait_until_idle()
         ids = dict.fromkeys(server.service.records._records)
         seen = dict.fromkeys((USER_KEY, OTHER_KEY, ADMIN_KEY), "")

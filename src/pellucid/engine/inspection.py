@@ -362,10 +362,9 @@ class Inspector:
                     f"position: {num_rows} positions before it would have to be computed again;"
                     f" at most {self.config.max_num_batched_tokens} are"
                 )
-            if num_lacking := manager.num_lacking_blocks(request, request.num_tokens):
-                raise NoBlocksError(
-                    f"looking at this token needs {num_lacking} more free blocks; try again later"
-                )
+            if manager.num_lacking_blocks(request, request.num_tokens):
+                # Without their number: it would tell what other callers have
+                raise NoBlocksError("looking at this token needs more free blocks; try again later")
             start = request.num_computed_tokens = manager.admit(request).num_tokens
             num_rows = request.num_tokens - start
             try:

@@ -111,7 +111,7 @@ class GenerationService:
         self.engine = engine
         self.limits = limits
         self.admission = Admission(limits, time.monotonic, callers, isolates)
-        self.records = RequestRecords(engine.events)
+        self.records = RequestRecords(engine.events, max(1, len(callers)))
         self.visibility = Visibility(self.records, isolates)
         self.feed = EventFeed(engine.events)
         self.under_way: dict[str, Generation] = {}

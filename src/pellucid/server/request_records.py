@@ -6,7 +6,7 @@ request ends.
 
 import re
 from array import array
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -26,8 +26,8 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import Caller
 from pellucid.server.errors import ApiError, refused
 
-MAX_RECORDS = 1024  # calls that are remembered
-MAX_TOKENS = 4 << 20  # ... and tokens of prompts and completions, of 4 bytes
+MAX_RECORDS = 1024  # calls of each caller that are remembered
+MAX_TOKENS = 4 << 20  # of their prompts and completions, of 4 bytes; divided among the callers
 MAX_UNREAD = 1 << 17  # events; more of them wait only if the event loop hangs
 
 # A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
@@ -104,23 +104,38 @@ class CallRecord:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
 
+@dataclass
+class _RecordsOfCaller:
+    """Ids of calls, the oldest first, and the tokens of all."""
+
+    call_ids: deque[str] = field(default_factory=deque)
+    num_tokens: int = 0
+
+
 class RequestRecords:
-    """Remembers calls; the oldest are forgotten first.
+    """Remembers calls.
+
+    The oldest ones of a caller are forgotten for its newer ones, and never for those of others: that would tell one
+    caller how many calls another one makes. The newest one is always remembered.
 
     Args:
         bus: the engine's.
+        num_callers: that there can be.
     """
 
-    def __init__(self, bus: EventBus) -> None:
-        self._records: OrderedDict[str, CallRecord] = OrderedDict()
-        self._num_tokens = 0
+    def __init__(self, bus: EventBus, num_callers: int = 1) -> None:
+        self._records: dict[str, CallRecord] = {}
+        self._by_caller: defaultdict[str, _RecordsOfCaller] = defaultdict(_RecordsOfCaller)
+        self._max_tokens = MAX_TOKENS // num_callers
         self._unread: deque[EventRecord] = deque(maxlen=MAX_UNREAD)
         bus.subscribe(self._unread.append, Level.STAT)
 
     def add(self, record: CallRecord) -> None:
+        own = self._by_caller[record.owner.name]
         self._records[record.id] = record
-        self._num_tokens += record.num_tokens
-        self._forget_oldest()
+        own.call_ids.append(record.id)
+        own.num_tokens += record.num_tokens
+        self._forget_oldest(own)
 
     def keep_outputs(self, call_id: str, outputs: Sequence[RequestOutput]) -> None:
         """Stores the tokens of the completions of a call that has ended.
@@ -134,13 +149,15 @@ class RequestRecords:
         for prompt, output in zip(record.prompts, outputs, strict=False):
             prompt.seed = output.seed
             prompt.outputs = [array("I", each.token_ids) for each in output.outputs]
-        self._num_tokens += record.num_tokens - before
-        self._forget_oldest()
+        own = self._by_caller[record.owner.name]
+        own.num_tokens += record.num_tokens - before
+        self._forget_oldest(own)
 
-    def _forget_oldest(self) -> None:
-        while len(self._records) > MAX_RECORDS or self._num_tokens > MAX_TOKENS:
-            _, oldest = self._records.popitem(last=False)
-            self._num_tokens -= oldest.num_tokens
+    def _forget_oldest(self, own: _RecordsOfCaller) -> None:
+        while len(own.call_ids) > 1 and (
+            len(own.call_ids) > MAX_RECORDS or own.num_tokens > self._max_tokens
+        ):
+            own.num_tokens -= self._records.pop(own.call_ids.popleft()).num_tokens
 
     def find(self, name: str, caller: Caller) -> CallRecord | None:
         """A call by its id, with or without its protocol's prefix; None if it is not remembered or belongs to

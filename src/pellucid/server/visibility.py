@@ -65,7 +65,8 @@ class Visibility:
         return CompletionRecord(
             None if record.change is None else eyes.change(record.change),
             None if record.prefix is None else eyes.prefix(record.prefix),
-            [eyes.preempted(each) for each in record.preemptions],
+            # One request of its own preempts another only because others have the rest of the blocks
+            [] if self.isolates else [eyes.preempted(each) for each in record.preemptions],
             None if record.ledger is None else eyes.ledger(record.ledger),
         )
 
@@ -92,8 +93,9 @@ class _Eyes:
         event = replace(event, blocked_by=blocked_by)
         if not self.isolated:
             return event
-        reason = "waits" if event.to == "waiting" else event.reason
-        return replace(event, reason=reason, need_blocks=None, free_blocks=None)
+        if event.to in ("waiting", "preempted"):
+            event = replace(event, to="waiting", reason="waits")
+        return replace(event, need_blocks=None, free_blocks=None)
 
     def prefix(self, event: PrefixMatched) -> PrefixMatched:
         is_own = event.near_req is not None and self.is_own(event.near_req)
@@ -109,6 +111,7 @@ class _Eyes:
     def ledger(self, event: RequestLedger) -> RequestLedger:
         return replace(
             event,
+            lost_tok=0 if self.isolated else event.lost_tok,
             stalled_by=tuple(self._by_name(event.stalled_by).items()),
             blocked_by=tuple(self._by_name(event.blocked_by).items()),
         )
