@@ -74,6 +74,8 @@ class Connections:
 
 def client_of(address: str) -> str:
     """Who an address belongs to: an address of IPv4, or a network of IPv6."""
+    if ":" not in address:
+        return address
     try:
         ip = ip_address(address.partition("%")[0])  # without the zone
     except ValueError:

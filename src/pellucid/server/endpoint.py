@@ -5,8 +5,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol, TypeAlias
@@ -21,7 +21,7 @@ from pellucid.server.body_memory import BodyMemory, HeldBody
 from pellucid.server.call_warnings import Warnings
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError, ErrorShape, error_of
-from pellucid.server.http_protocol import EXTENSION, BodyWriter
+from pellucid.server.http_protocol import EXTENSION, BodyWriter, do_nothing
 
 _log = logging.getLogger("pellucid.server")
 CALL_LOG = logging.getLogger("pellucid.calls")  # a JSON object for each call, at the level INFO
@@ -75,9 +75,9 @@ class StreamedReply(Protocol):
     def keepalive(self) -> bytes:
         """Makes a frame that clients ignore, sent after some time without other frames."""
 
-    async def send_to(self, sender: "ReplySender") -> None:
-        """Writes complete frames of the protocol, and returns after the last one. Does not raise: a failure is
-        a frame as well."""
+    async def send_to(self, sender: "ReplySender") -> bytes:
+        """Writes complete frames of the protocol. Returns the last ones, which go with the end of the reply: to send
+        both takes one system call. Does not raise: a failure is a frame as well."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,12 @@ class GeneratedReply:
     keepalive: Callable[[], bytes]
     media_type: str = "text/event-stream"
 
-    async def send_to(self, sender: "ReplySender") -> None:
+    async def send_to(self, sender: "ReplySender") -> bytes:
         async with aclosing(self.frames):
             async for frame in self.frames:
                 sender.write(frame)
                 await sender.writable()
+        return b""
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamedReply]]
@@ -178,14 +179,16 @@ class Endpoint:
                 403, f"{call.path} needs a key with the role admin", code="admin_key_needed"
             )
         self._gate(call.caller)
-        try:
-            body = self._read_body(call, receive)
-            call.body = await asyncio.wait_for(body, self._limits.body_seconds)
-        except asyncio.TimeoutError:
-            raise ApiError(
-                408, f"the body did not arrive within {self._limits.body_seconds:g} s"
-            ) from None
-        await _unless_gone(receive, self._reply(call, sender))
+        seconds = self._limits.body_seconds
+        late = ApiError(408, f"the body did not arrive within {seconds:g} s")
+        with _interruptible() as interrupt:
+            timer = asyncio.get_running_loop().call_later(seconds, interrupt, late)
+            try:
+                call.body = await self._read_body(call, receive)
+            finally:
+                timer.cancel()
+        with sender.ending_when_gone():
+            await self._reply(call, sender)
 
     async def _read_body(self, call: Call, receive: Receive) -> bytes:
         limit = self._limits.max_body_bytes
@@ -219,8 +222,7 @@ class Endpoint:
             await sender.end()
             return
         call.resources.callback(self._clock.watch(sender, reply.keepalive))
-        await reply.send_to(sender)
-        await sender.end()
+        await sender.end(await reply.send_to(sender))
 
 
 class _ClientGoneError(Exception):
@@ -249,6 +251,18 @@ class ReplySender:
     def write(self, frame: bytes) -> None:
         """Sends a frame of a reply that has started; held in memory while the client takes nothing."""
         self.body_writer.write(frame)
+
+    @contextmanager
+    def ending_when_gone(self) -> Iterator[None]:
+        """Ends the block with a `_ClientGoneError` when the client disconnects."""
+        with _interruptible() as interrupt:
+            if self.body_writer.is_gone:
+                raise _ClientGoneError
+            self.body_writer.on_gone = lambda: interrupt(_ClientGoneError())
+            try:
+                yield
+            finally:
+                self.body_writer.on_gone = do_nothing
 
     async def writable(self) -> None:
         """Waits until the client has taken what was sent."""
@@ -279,8 +293,9 @@ class ReplySender:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
+    async def end(self, last: bytes = b"") -> None:
+        """Ends the reply with its last frames."""
+        await self._send({"type": "http.response.body", "body": last})
 
 
 class StreamClock:
@@ -341,30 +356,21 @@ def _call_line(call: Call, method: str, status: int | None, seconds: float) -> s
     )
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Awaits `work`. Cancels it if the client disconnects.
+@contextmanager
+def _interruptible() -> Iterator[Callable[[Exception], None]]:
+    """Gives a function that ends the block from a callback of the event loop: it cancels the block's task, and the
+    block raises the function's error. A task of its own for what may end would cost each call more than its work."""
+    task = asyncio.current_task()
+    assert task is not None
+    found: list[Exception] = []
 
-    Raises:
-        _ClientGoneError: the client no longer waits for the reply.
-    """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(receive))
+    def interrupt(error: Exception) -> None:
+        found.append(error)
+        task.cancel()
+
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise _ClientGoneError
-        working.result()
-    finally:
-        await _cancel(working)
-        await _cancel(watching)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancel(task: "asyncio.Future[Any]") -> None:
-    """Cancels a task, and ignores the exception that it raises."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        yield interrupt
+    except asyncio.CancelledError:
+        if not found:
+            raise
+        raise found[0] from None

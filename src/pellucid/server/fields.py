@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pellucid.server.errors import refused
-from pellucid.server.json_bounds import check_counts, check_depth
+from pellucid.server.json_bounds import HOLDERS, check_counts, check_depth
 
 
 class Treatment(Enum):
@@ -114,7 +114,7 @@ class FieldTable(Generic[Body]):
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise refused(f"the body is not JSON: {error}") from None
         for name in body.__struct_fields__:
-            if isinstance(value := getattr(body, name), dict | list):
+            if isinstance(value := getattr(body, name), HOLDERS):
                 check_depth(value, name)
         return body
 

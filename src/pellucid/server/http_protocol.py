@@ -40,16 +40,27 @@ class BodyWriter:
     Attributes:
         is_paused: the client has not taken the earlier chunks; further chunks are held in memory.
         on_writable: called when the client has taken them.
+        is_gone: the connection has ended.
+        on_gone: called when it ends.
         last_time: when the last chunk was written, on the event loop's clock.
     """
 
-    __slots__ = ("_clock", "_transport", "is_paused", "last_time", "on_writable")
+    __slots__ = (
+        "_clock",
+        "_transport",
+        "is_gone",
+        "is_paused",
+        "last_time",
+        "on_gone",
+        "on_writable",
+    )
 
     def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self._transport = transport
         self._clock = clock
-        self.is_paused = False
-        self.on_writable: Callable[[], None] = _nothing
+        self.is_paused = self.is_gone = False
+        self.on_writable: Callable[[], None] = do_nothing
+        self.on_gone: Callable[[], None] = do_nothing
         self.last_time = clock()
 
     def write(self, data: bytes) -> None:
@@ -63,7 +74,7 @@ class BodyWriter:
             self._transport.write(chunk)
 
 
-def _nothing() -> None:
+def do_nothing() -> None:
     pass
 
 
@@ -123,6 +134,8 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
             self._stop_read_timer()
             self._stop_write_timer()
             super().connection_lost(exc)
+            self._body_writer.is_gone = True
+            self._body_writer.on_gone()
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():

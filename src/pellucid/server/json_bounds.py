@@ -8,6 +8,7 @@ from pellucid.server.errors import ApiError, refused
 # decoding; a text with as many is longer than a context. Bodies within these bounds are decoded in some 50 ms.
 MOST: dict[bytes, int] = {b",": 1 << 20, b'"': 1 << 19, b"{": 1 << 17, b"[": 1 << 17}
 SMALL_BODY = min(MOST.values())  # bytes: it cannot have too many of anything
+HOLDERS = (dict, list)
 MAX_DEPTH = 128  # of lists and objects within each other
 
 
@@ -44,7 +45,7 @@ def check_depth(value: Any, field: str) -> None:
             item
             for holder in level
             for item in (holder.values() if isinstance(holder, dict) else holder)
-            if isinstance(item, dict | list)
+            if isinstance(item, HOLDERS)
         ]
         if not level:
             return

@@ -145,7 +145,7 @@ class CompletionsReply:
         self._writer = writer
         self._progress = progress
 
-    async def send_to(self, sender: ReplySender) -> None:
+    async def send_to(self, sender: ReplySender) -> bytes:
         generation, writer = self._generation, self._writer
         try:
             if first := writer.first():
@@ -153,13 +153,12 @@ class CompletionsReply:
             if self._progress is not None:
                 await self._send_progress(sender, self._progress)
             await _DeltaWriter(generation.streams, writer, sender.body_writer).ended
-            if last := writer.last():
-                sender.write(last)
+            return writer.last()
         except Exception as error:
             refusal = error_of(error)
             if refusal.code == "internal_error":
                 _log.exception("%s: failed within a stream", generation.id)
-            sender.write(writer.failure(refusal, generation.id))
+            return writer.failure(refusal, generation.id)
 
     async def _send_progress(
         self, sender: ReplySender, progress: Callable[["Progress"], bytes]
