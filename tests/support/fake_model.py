@@ -56,10 +56,13 @@ class FakeKVCache:
 
 
 class FakeDecoder(CompiledDecoder):
+    """Args: drafts: whether this is the draft model, which is often right."""
+
     vocab_size = VOCAB_SIZE
     step_weights = StepWeights(layer_bytes=2 * 160, head_bytes=2 * 128, arithmetic="f32")
 
-    def __init__(self) -> None:
+    def __init__(self, drafts: bool = False) -> None:
+        self.drafts = drafts
         self.batches: deque[ForwardBatch] = deque(maxlen=100)
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
@@ -78,7 +81,9 @@ class FakeDecoder(CompiledDecoder):
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         seq_lens = batch.positions[batch.logits_indices] + 1
         for row, owner, seq_len in zip(logits, owners.tolist(), seq_lens.tolist(), strict=True):
-            row[:] = fake_logits(kv_cache.read(batch.block_tables[0, owner], seq_len))
+            seen = kv_cache.read(batch.block_tables[0, owner], seq_len)
+            # After some tokens a draft model expects what it would after the text before these.
+            row[:] = fake_logits(seen[:-1] if self.drafts and seen[-1] % 4 == 1 else seen)
         return logits
 
 
@@ -199,12 +204,21 @@ def fake_engine(
 ) -> LLMEngine:
     """Without drafts unless `knobs` say otherwise: many tests count steps."""
     knobs = {"speculation": "off", **knobs}
-    model = LoadedModel(
-        "fake",
-        Path("fake"),
-        fake_model_config(context_length),
-        FakeDecoder(),
-        FakeTokenizer(),
-        FakeBackend(),
+    model, draft = (
+        LoadedModel(
+            "fake",
+            Path("fake"),
+            fake_model_config(context_length),
+            FakeDecoder(drafts),
+            FakeTokenizer(),
+            FakeBackend(),
+        )
+        for drafts in (False, True)
     )
-    return LLMEngine(EngineConfig(**knobs), model, clock or FakeClock(), proposer=proposer)
+    return LLMEngine(
+        EngineConfig(**knobs),
+        model,
+        clock or FakeClock(),
+        proposer=proposer,
+        draft=draft if knobs["speculation"] == "draft" else None,
+    )

@@ -398,10 +398,9 @@ class _Run:
         ]
         for record in records:
             record.pop("obs_frac", None)
-        return [
-            *records,
-            *([asdict(output.metrics), output.num_cached_tokens] for output in outputs),
-        ]
+        ends = [(asdict(output.metrics), output.num_cached_tokens) for output in outputs]
+        drafts = self._engine.speculation
+        return [*records, ends, None if drafts is None else asdict(drafts)]
 
     def _add(self, request: TracedRequest, expected: RequestOutput) -> RequestOutput:
         output = self._engine.add_request(

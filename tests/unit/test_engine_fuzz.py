@@ -13,6 +13,7 @@ SPACE = TraceSpace(
     vocab_size=VOCAB_SIZE,
     stops=["a", "q", "xy", "b!", *FakeTokenizer.alphabet[20:]],
     block_bytes=32,
+    knobs={"speculation": ["off", "auto", "ngram", "draft", "draft"]},  # alone: off
 )
 
 

@@ -244,8 +244,7 @@ class Scheduler:
 
     def report_blocks(self) -> None:
         """Emits what happened to blocks since the last step, if anyone listens."""
-        if self._events.active:
-            self._events.blocks()
+        self._events.blocks()
 
     @property
     def waits_for_reads_alone(self) -> bool:
@@ -552,8 +551,7 @@ class Scheduler:
         elif request.num_rewound_tokens:
             num_left = request.num_rewound_tokens - scheduled.num_scheduled_tokens
             request.num_rewound_tokens = max(0, num_left)
-        if num_computed > request.num_computed_once:
-            request.num_computed_once = num_computed
+        request.num_computed_once = max(request.num_computed_once, num_computed)
         request.num_processed_tokens += scheduled.num_scheduled_tokens
         self.kv_cache_manager.seal(request, start)
         if self.kv_cache_manager.has_windows:

@@ -33,7 +33,7 @@ class ScheduledRequest(NamedTuple):
     num_draft_tokens: int
     samplers: tuple[Request, ...]
     block_tables: tuple[tuple[int, ...], ...]
-    state_slot: int = 0
+    state_slot: int
 
     @property
     def num_blocks(self) -> int:
