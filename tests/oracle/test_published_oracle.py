@@ -1,6 +1,8 @@
 """Published folders, cut down and with random weights, compared live with transformers: the same logits."""
 
+import contextlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.json_object import JsonObject
 from pellucid.loading.decoder import load_decoder
+from pellucid.models.registry import parse_model_config
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from support.decoding import prompt_logits
 from support.published_configs import FOLDER, VOCAB_SIZE, cut_down, published
@@ -52,7 +56,39 @@ def their_config(config: dict[str, Any], directory: Path) -> Any:
 
 @pytest.mark.parametrize("name", READ)
 def test_logits(name: str, tmp_path: Path) -> None:
-    config = cut_down(published(name).config)
+    assert_same_logits(cut_down(published(name).config), tmp_path)
+
+
+FACTS = json.loads((FOLDER.parents[1] / "golden" / "config_facts.json").read_text())
+OF_TEXT = [
+    name
+    for name in FACTS
+    if name in transformers.CONFIG_MAPPING
+    and transformers.CONFIG_MAPPING[name] in transformers.AutoModelForCausalLM._model_mapping
+]
+
+
+@pytest.mark.parametrize("model_type", OF_TEXT)
+@pytest.mark.parametrize("seed", range(3))
+def test_logits_of_a_drawn_config(model_type: str, seed: int, tmp_path: Path) -> None:
+    """Many keys at once have other values."""
+    facts, rng = FACTS[model_type], random.Random(f"{model_type} {seed}")
+    base = rng.randrange(len(facts["bases"]))
+    config = {"model_type": model_type, **facts["bases"][base]}
+    cases = [case for case in facts["cases"] if case[0] == base]
+    for _, key, value, *_ in rng.sample(cases, len(cases) // 2):
+        changed = config | {key: value}
+        # Some values do not go with others.
+        with contextlib.suppress(Exception):
+            made = their_config(changed, tmp_path)
+            theirs.make_theirs(made)(torch.tensor([PROMPT]))
+            parse_model_config(JsonObject(tmp_path, changed))
+            config = changed
+    # Without regard to their size drawn numbers let the roundings of f32 grow.
+    assert_same_logits(config, tmp_path, 1e-2)
+
+
+def assert_same_logits(config: dict[str, Any], tmp_path: Path, tolerance: float = 1e-4) -> None:
     made = their_config(config, tmp_path)
     made.get_text_config().initializer_range = 0.25
     made.dtype = torch.float32
@@ -68,7 +104,7 @@ def test_logits(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model.eval()(torch.tensor([PROMPT])).logits[0].numpy()
     actual = prompt_logits(decoder, facts, OPS, PROMPT)
-    assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
     assert np.abs(expected).max() > 0.1
 
 

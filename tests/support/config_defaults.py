@@ -10,12 +10,13 @@ from typing import Any
 
 import transformers
 
+from pellucid.models.config_defaults import OTHER_NAMES
 from pellucid.models.registry import FAMILIES
 
 PATH = Path(__file__).parents[2] / "src" / "pellucid" / "models" / "config_defaults.json"
 
 # Keys that change no answer.
-_NOTES = {
+NOTES = {
     *("initializer_range", "use_cache", "pad_token_id", "pretraining_tp", "output_router_logits"),
     *("router_aux_loss_coef", "router_jitter_noise", "attention_dropout", "hidden_dropout"),
     *("attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"),
@@ -28,7 +29,7 @@ _NOTES = {
         "time_step_limit",
     ),  # of Mamba's layers, which no family has
 }
-_BASE = {each.name for each in dataclasses.fields(transformers.PreTrainedConfig)}
+BASE_KEYS = {each.name for each in dataclasses.fields(transformers.PreTrainedConfig)}
 
 
 def config_defaults() -> dict[str, dict[str, Any]]:
@@ -47,16 +48,25 @@ def _defaults_of(model_type: str) -> dict[str, Any]:
     defaults = {
         each.name: each.default
         for each in dataclasses.fields(config)
-        if each.name not in _BASE | _NOTES and each.default is not dataclasses.MISSING
+        if each.name not in BASE_KEYS | NOTES and each.default is not dataclasses.MISSING
     }
     # Classes fill in the rotation, and GLM its end tokens, when they are constructed.
     defaults.pop("rope_parameters", None)
     defaults["eos_token_id"] = vars(config).get("eos_token_id")
-    return defaults | _rope_defaults(getattr(config, "rope_parameters", None) or {})
+    defaults.setdefault(
+        "tie_word_embeddings", False
+    )  # as the whole model's class, where the text's has no head
+    if config.attribute_map:
+        pairs = (
+            pair if pair[1] in defaults else pair[::-1] for pair in config.attribute_map.items()
+        )
+        defaults[OTHER_NAMES] = dict(pairs)
+    return defaults | _rope_defaults(config)
 
 
-def _rope_defaults(rope: dict[str, Any]) -> dict[str, Any]:
+def _rope_defaults(config: transformers.PreTrainedConfig) -> dict[str, Any]:
     """As keys at the top level, where older files have them; the whole object if it is scaled, too."""
+    rope = getattr(config, "rope_parameters", None) or {}
     layers = {name: each for name, each in rope.items() if isinstance(each, dict)}
     parts = [layers["full_attention"], layers["sliding_attention"]] if layers else [rope]
     defaults = {
@@ -66,7 +76,9 @@ def _rope_defaults(rope: dict[str, Any]) -> dict[str, Any]:
         defaults = {"rope_theta": parts[0]["rope_theta"]}
         defaults["rope_local_base_freq"] = parts[1]["rope_theta"]
     if any(part.get("rope_type", "default") != "default" for part in parts):
-        defaults["rope_parameters"] = rope
+        # A class may leave the base of its own object to the top level.
+        other = type(config)(rope_theta=2.0).rope_parameters
+        defaults["rope_parameters"] = {key: rope[key] for key in rope if other[key] == rope[key]}
     return defaults
 
 

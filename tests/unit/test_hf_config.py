@@ -17,7 +17,6 @@ from pellucid.model_config import (
     LongRopeScaling,
     ModelConfig,
     RopeConfig,
-    YarnRopeScaling,
 )
 from pellucid.models.registry import supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
@@ -127,92 +126,11 @@ def test_gemma2(tmp_path: Path) -> None:
     assert (fact(config, "attention.softcap"), config.logits_softcap) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("family", "qkv_bias", "o_bias", "qk_norm"),
-    [
-        ("llama", False, False, None),
-        ("mistral", False, False, None),
-        ("qwen2", True, False, None),
-        ("qwen3", False, False, "head"),
-        ("phi3", False, False, None),
-    ],
-)
-def test_biases_and_norms(
-    tmp_path: Path, family: str, qkv_bias: bool, o_bias: bool, qk_norm: str | None
-) -> None:
-    attention = read(tmp_path, family).layers[0].attention
-    assert (attention.qkv_bias, attention.o_bias) == (qkv_bias, o_bias)
-    assert attention.qk_norm == qk_norm
-
-
-def test_attention_bias_of_qwen3(tmp_path: Path) -> None:
-    config = read(tmp_path, "qwen3", attention_bias=True)
-    assert fact(config, "attention.qkv_bias")
-    assert fact(config, "attention.o_bias")
-
-
 @pytest.mark.parametrize("head_dim", [REMOVED, None])
 def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
     config = read(tmp_path, "llama", head_dim=head_dim, hidden_size=96)
     assert fact(config, "attention.head_dim") == 24
     assert fact(config, "attention.scale") == 24**-0.5
-
-
-@pytest.mark.parametrize(
-    ("family", "key", "field", "value"),
-    [  # as transformers' configuration classes have them
-        ("llama", "num_key_value_heads", "attention.num_kv_heads", 4),
-        ("llama", "max_position_embeddings", "max_position_embeddings", 2048),
-        ("llama", "rms_norm_eps", "norm_eps", 1e-6),
-        ("llama", "hidden_act", "mlp.activation", "silu"),
-        ("llama", "bos_token_id", "bos_token_id", 1),
-        ("llama", "eos_token_id", "eos_token_ids", (2,)),
-        ("llama", "tie_word_embeddings", "tie_word_embeddings", False),
-        ("llama", "attention_bias", "attention.qkv_bias", False),
-        ("llama", "mlp_bias", "mlp.bias", False),
-        ("llama", "rope_parameters", "attention.rope", RopeConfig(10000.0, 16)),
-        ("mistral", "max_position_embeddings", "max_position_embeddings", 131072),
-        ("mistral", "sliding_window", "windows", (4096, 4096, 4096)),
-        ("qwen2", "max_position_embeddings", "max_position_embeddings", 32768),
-        ("qwen2", "sliding_window", "windows", (None, 4096, 4096)),
-        ("qwen2", "use_sliding_window", "windows", (None, None, None)),
-        ("qwen2", "max_window_layers", "windows", (None, None, None)),
-        ("qwen2", "eos_token_id", "eos_token_ids", ()),
-        ("qwen2", "bos_token_id", "bos_token_id", None),
-        ("qwen3", "head_dim", "attention.head_dim", 128),
-        ("gemma2", "head_dim", "attention.head_dim", 256),
-        ("gemma2", "num_key_value_heads", "attention.num_kv_heads", 4),
-        ("gemma2", "max_position_embeddings", "max_position_embeddings", 8192),
-        ("gemma2", "query_pre_attn_scalar", "attention.scale", 256**-0.5),
-        ("gemma2", "attn_logit_softcapping", "attention.softcap", 50.0),
-        ("gemma2", "final_logit_softcapping", "logits_softcap", 30.0),
-        ("gemma2", "hidden_activation", "mlp.activation", "gelu_tanh"),
-        ("gemma2", "sliding_window", "windows", (4096, None, 4096, None)),
-        ("gemma2", "tie_word_embeddings", "tie_word_embeddings", True),
-        ("gemma2", "eos_token_id", "eos_token_ids", (1,)),
-        ("phi3", "rms_norm_eps", "norm_eps", 1e-5),
-        ("phi3", "max_position_embeddings", "max_position_embeddings", 4096),
-        ("phi3", "num_key_value_heads", "attention.num_kv_heads", 4),
-        ("phi3", "sliding_window", "windows", (None, None, None)),
-        ("gpt2", "n_positions", "max_position_embeddings", 1024),
-        ("gpt2", "layer_norm_epsilon", "norm_eps", 1e-5),
-        ("gpt2", "activation_function", "mlp.activation", "gelu_tanh"),
-        ("gpt2", "tie_word_embeddings", "tie_word_embeddings", True),
-    ],
-)
-def test_missing_key_takes_the_default_of_the_family(
-    tmp_path: Path, family: str, key: str, field: str, value: object
-) -> None:
-    assert key in checkpoint_config(family)
-    assert fact(read(tmp_path, family, **{key: REMOVED}), field) == value
-
-
-@pytest.mark.parametrize(
-    ("family", "num_kv_heads"), [("llama", 32), ("mistral", 8), ("qwen2", 32), ("gemma2", 4)]
-)
-def test_missing_number_of_kv_heads(tmp_path: Path, family: str, num_kv_heads: int) -> None:
-    heads = {"num_attention_heads": 32, "num_key_value_heads": REMOVED}
-    assert fact(read(tmp_path, family, **heads), "attention.num_kv_heads") == num_kv_heads
 
 
 @pytest.mark.parametrize(
@@ -236,11 +154,6 @@ def test_windows_of_all_layers(tmp_path: Path) -> None:
     assert fact(read(tmp_path, "mistral"), "windows") == (12, 12, 12)
     assert fact(read(tmp_path, "mistral", sliding_window=None), "windows") == (None, None, None)
     assert fact(read(tmp_path, "phi3"), "windows") == (16, 16, 16)
-
-
-def test_windows_from_max_window_layers(tmp_path: Path) -> None:
-    assert fact(read(tmp_path, "qwen2"), "windows") == (None, 10, 10)
-    assert fact(read(tmp_path, "qwen2", max_window_layers=0), "windows") == (10, 10, 10)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
@@ -301,39 +214,6 @@ def test_llama3(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, {}),
-        ({"factor": None}, {}),  # 256 / 64
-        ({"beta_fast": 16, "beta_slow": 2}, {"beta_fast": 16.0, "beta_slow": 2.0}),
-        ({"beta_fast": None, "attention_factor": None}, {}),
-        ({"truncate": False}, {"truncate": False}),
-        ({"attention_factor": 1.5}, {"attention_factor": 1.5}),
-        ({"mscale": 0.7}, {}),  # without mscale_all_dim it says nothing
-        ({"mscale": 0.7, "mscale_all_dim": 0.7}, {"attention_factor": 1.0}),
-        (
-            {"mscale": 2.0, "mscale_all_dim": 1.0},
-            {"attention_factor": (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)},
-        ),
-        ({"original_max_position_embeddings": REMOVED}, {"original_max_position": 256}),
-        ({"finetuned": True}, {}),
-    ],
-)
-def test_yarn(tmp_path: Path, changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    rope = {key: value for key, value in (YARN | changes).items() if value is not REMOVED}
-    facts = {
-        "factor": 4.0,
-        "original_max_position": 64,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "attention_factor": 0.1 * math.log(4) + 1,
-        "truncate": True,
-    }
-    scaling = read_rope(tmp_path, "llama", **rope).scaling
-    assert scaling == YarnRopeScaling(**(facts | expected))
-
-
 @pytest.mark.parametrize("name", ["longrope", "su", "yarn"])
 def test_longrope(tmp_path: Path, name: str) -> None:
     rope = checkpoint_config("phi3-longrope")["rope_parameters"]
@@ -347,23 +227,6 @@ def test_longrope(tmp_path: Path, name: str) -> None:
             attention_factor=math.sqrt(1 + math.log(256 / 32) / math.log(32)),
         ),
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "attention_factor"),
-    [
-        ({"attention_factor": 1.19}, 1.19),
-        ({"factor": 4.0}, math.sqrt(1 + math.log(4) / math.log(32))),
-        ({"factor": 1.0}, 1.0),
-    ],
-)
-def test_attention_factor_of_longrope(
-    tmp_path: Path, changes: dict[str, float], attention_factor: float
-) -> None:
-    rope = checkpoint_config("phi3-longrope")["rope_parameters"]
-    scaling = read_rope(tmp_path, "phi3-longrope", **(rope | changes)).scaling
-    assert isinstance(scaling, LongRopeScaling)
-    assert scaling.attention_factor == attention_factor
 
 
 def test_both_spellings_at_once(tmp_path: Path) -> None:

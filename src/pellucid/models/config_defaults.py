@@ -11,9 +11,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+OTHER_NAMES = "other_names"  # of keys, by name
+
 
 def config_defaults(model_type: str) -> Mapping[str, Any]:
-    """Key -> value, of one `model_type` of the registry's families."""
+    """Key -> value, of one `model_type` of the registry's families; and under `OTHER_NAMES` another name -> key."""
     return _all_defaults()[model_type]
 
 

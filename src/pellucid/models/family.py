@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pellucid.backends.ops import Decoder, Ops, Parameters
 from pellucid.json_object import JsonObject
 from pellucid.model_config import LayerConfig, ModelConfig
-from pellucid.models.config_defaults import config_defaults
+from pellucid.models.config_defaults import OTHER_NAMES, config_defaults
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 from pellucid.models.unused_parts import DRAFTS, NOTHING, UNUSED_PARTS
 
@@ -237,8 +237,10 @@ class Family:
             ValueError: a key has a value that is not supported. The message names it.
         """
         named = config.values.get("model_type")
-        model_type = named if named in self.model_types else self.model_types[0]
-        return self.read_config(replace(config, defaults=config_defaults(model_type)))
+        defaults = config_defaults(named if named in self.model_types else self.model_types[0])
+        names = defaults.get(OTHER_NAMES, {})
+        values = {names.get(key, key): value for key, value in config.values.items()}
+        return self.read_config(replace(config, values=values, defaults=defaults))
 
     def hf_names(self, config: ModelConfig, tensors: Iterable[str] = ()) -> WeightNames:
         """The names in a checkpoint in Hugging Face layout.

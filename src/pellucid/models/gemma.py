@@ -115,10 +115,7 @@ def _read_gemma3(config: JsonObject) -> ModelConfig:
         config,
         windows=_gemma3_windows,
         ropes=_gemma3_ropes,
-        attention={
-            "softcap": config.optional_number("attn_logit_softcapping"),
-            "qk_norm": "head",
-        },
+        attention={"qk_norm": "head"},
     )
 
 

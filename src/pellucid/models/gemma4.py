@@ -241,20 +241,23 @@ def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
         if config.boolean("attention_k_eq_v"):
             kv_heads = config.optional_integer("num_global_key_value_heads")
     else:
-        full = [str(layer) for layer, window in enumerate(windows) if window is None]
+        full = [layer for layer, window in enumerate(windows) if window is None]
         known = {"head_dim", "num_key_value_heads"}
-        overrides = own.values.get(full[0])
+        (name, overrides), *others = own.values.items() or [("", None)]
         if (
-            not isinstance(overrides, dict)
+            # "05" beside "11"
+            sorted(int(each) for each in own.values if each.isdecimal()) != full
+            or not isinstance(overrides, dict)
             or not known.issuperset(overrides)
-            or own.values != dict.fromkeys(full, overrides)
+            or any(other != overrides for _, other in others)
         ):
             raise config.error(
                 key,
-                f"must give the layers {', '.join(full)} the same {' and '.join(sorted(known))}",
+                f"must give the layers {', '.join(map(str, full))} the same"
+                f" {' and '.join(sorted(known))}",
             )
-        first = replace(config.with_values(**overrides), name=f"{key}.{full[0]}")
-        head_dim = first.integer("head_dim", 256)
+        first = replace(config.with_values(**overrides), name=f"{key}.{name}")
+        head_dim = first.integer("head_dim")
         kv_heads = first.optional_integer("num_key_value_heads")
     kv_heads = kv_heads or config.integer("num_key_value_heads")
     if num_heads % kv_heads:
@@ -268,7 +271,7 @@ def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
 def _with_shared_kv(config: JsonObject, layers: Sequence[LayerConfig]) -> list[LayerConfig]:
     """`layers`, of which the last ones read the keys and values of the last earlier layer of their type."""
     key = "num_kv_shared_layers"
-    first_shared = len(layers) - config.integer(key, 0, minimum=0, maximum=len(layers) - 1)
+    first_shared = len(layers) - config.integer(key, minimum=0, maximum=len(layers) - 1)
     sources = {_is_full(layer): i for i, layer in enumerate(layers[:first_shared])}
     factor = 2 if config.boolean("use_double_wide_mlp") else 1
     changed = list(layers[:first_shared])
@@ -292,7 +295,7 @@ def _with_attention(layer: LayerConfig, **fields: Any) -> LayerConfig:
 
 
 def _layer_vocab_size(config: JsonObject, vocab_size: int) -> int:
-    size = config.integer("vocab_size_per_layer_input", 262_144)
+    size = config.integer("vocab_size_per_layer_input")
     if size < vocab_size:
         raise config.error(
             "vocab_size_per_layer_input", f"must be at least vocab_size={vocab_size}"

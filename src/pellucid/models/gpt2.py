@@ -80,7 +80,7 @@ class GPT2Decoder:
 
 def _read_config(config: JsonObject) -> ModelConfig:
     for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
-        if config.boolean(key, False):
+        if config.boolean(key):
             raise config.error(key, "not supported: must be false")
     hidden_size = config.integer("n_embd")
     num_heads = config.integer("n_head")

@@ -37,7 +37,7 @@ _ALPHA, _LIMIT = 1.702, 7.0  # of the activation "clamped_swish"
 
 def _read_config(config: JsonObject) -> ModelConfig:
     for key, only in (("swiglu_alpha", _ALPHA), ("swiglu_limit", _LIMIT)):
-        if config.number(key, only) != only:
+        if config.number(key) != only:
             raise config.error(key, f"supported is {only}")
     if config.string("hidden_act") != "silu":
         raise config.error("hidden_act", "supported is silu")

@@ -41,7 +41,7 @@ _FULL_TYPES = ("attention", FULL)  # before transformers 5, and since
 
 
 def _read_granite(config: JsonObject) -> ModelConfig:
-    return _granite(config, mlp_bias=config.boolean("mlp_bias", False))
+    return _granite(config, mlp_bias=config.boolean("mlp_bias"))
 
 
 def _read_granite_moe(config: JsonObject) -> ModelConfig:
@@ -64,13 +64,13 @@ def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
             "layer_types",
             "no family has what it needs: Mamba-2 layers; what loads: attention in all layers",
         )
-    if config.integer("num_local_experts", 8, minimum=0):
+    if config.integer("num_local_experts", minimum=0):
         raise config.error("num_local_experts", _NO_EXPERTS)
     position_type = config.values.get("position_embedding_type")
     if position_type not in (None, "nope", "rope"):
         raise config.error("position_embedding_type", 'must be "rope", "nope" or null')
     # Its MLP is the expert that all tokens would share.
-    width = config.integer("shared_intermediate_size", 1024)
+    width = config.integer("shared_intermediate_size")
     model = _granite(
         config.without("layer_types").with_values(intermediate_size=width),
         ropes=same_rope if position_type == "rope" else _no_ropes,
@@ -103,7 +103,7 @@ def _granite(
 
 
 def _multiplier(config: JsonObject, key: str) -> float:
-    multiplier = config.number(key, 1.0)
+    multiplier = config.number(key)
     if not 1 / _MAX_MULTIPLIER <= multiplier <= _MAX_MULTIPLIER:
         raise config.error(key, f"must be from 1/{_MAX_MULTIPLIER} to {_MAX_MULTIPLIER}")
     return multiplier

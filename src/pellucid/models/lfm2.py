@@ -42,7 +42,8 @@ _CONVOLUTION = "conv"  # a type of layers in config.json
 
 
 def _read_lfm2(config: JsonObject) -> ModelConfig:
-    config = _with_first_names(config)
+    if "block_ff_dim" in config.values:  # an older name, which transformers takes first
+        config = config.with_values(intermediate_size=config.integer("block_ff_dim"))
     model = _dense(config)
     width = _adjusted_width(config)
     layers = tuple(
@@ -52,17 +53,10 @@ def _read_lfm2(config: JsonObject) -> ModelConfig:
     return replace(model, layers=layers)
 
 
-def _with_first_names(config: JsonObject) -> JsonObject:
-    """`config` under the names that families share; checkpoints have others, which transformers takes first."""
-    if "tie_embedding" in config.values:
-        config = config.with_values(tie_word_embeddings=config.boolean("tie_embedding", True))
-    if "block_ff_dim" in config.values:
-        config = config.with_values(intermediate_size=config.integer("block_ff_dim"))
-    return config
-
-
 def _dense(config: JsonObject) -> ModelConfig:
     """The model with an MLP of `intermediate_size` in all layers."""
+    if "tie_embedding" in config.values:  # an older name, which transformers takes first
+        config = config.with_values(tie_word_embeddings=config.boolean("tie_embedding"))
     model = llama_like(
         config.without("layer_types"),  # its types are not those of windows
         norm_eps="norm_eps",
@@ -122,7 +116,6 @@ def _adjusted_width(config: JsonObject) -> int:
 
 
 def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
-    config = _with_first_names(config)
     model = _dense(config)
     num_experts, num_chosen = read_expert_counts(config, "num_experts")
     experts = ExpertsConfig(

@@ -30,6 +30,7 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
 )
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.qwen import read_qwen3
 
 MAX_EXPERTS = 1024  # of a layer
 
@@ -64,11 +65,6 @@ def read_experts(
     )
 
 
-def count_key(config: JsonObject) -> str:
-    """The key that says how many experts there are, where transformers has two names for it."""
-    return "num_local_experts" if "num_local_experts" in config.values else "num_experts"
-
-
 def read_expert_counts(config: JsonObject, count_key: str) -> tuple[int, int]:
     """How many experts a layer has, and how many of them a token passes."""
     num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
@@ -89,7 +85,7 @@ def some_sparse(
 ) -> ModelConfig:
     """`model` with `experts`, and the expert `shared` by all tokens, in place of the MLP in the layers that
     `decoder_sparse_step` counts and `mlp_only_layers` does not name."""
-    step, dense = config.integer("decoder_sparse_step", 1), _dense_layers(config)
+    step, dense = config.integer("decoder_sparse_step"), _dense_layers(config)
     layers = tuple(
         layer
         if index in dense or (index + 1) % step
@@ -99,30 +95,23 @@ def some_sparse(
     return replace(model, layers=layers)
 
 
-def read_shared_expert(config: JsonObject, default: int) -> MLPConfig:
-    """The expert that all tokens share, as wide as `default` where config.json does not say it."""
-    return MLPConfig(
-        config.integer("shared_expert_intermediate_size", default),
-        read_activation(config, "hidden_act"),
-    )
+def read_shared_expert(config: JsonObject) -> MLPConfig:
+    """The expert that all tokens share."""
+    width = config.integer("shared_expert_intermediate_size")
+    return MLPConfig(width, read_activation(config, "hidden_act"))
 
 
 def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
     window = None
-    if config.boolean("use_sliding_window", False):
-        window = config.optional_integer("sliding_window", 4096)
-    model = llama_like(
-        config,
-        windows=one_window(window),
-        attention={**attention_biases(config), "qk_norm": "head"},
-    )
+    if config.boolean("use_sliding_window"):
+        window = config.optional_integer("sliding_window")
     experts = read_experts(
         config,
-        count_key=count_key(config),
+        count_key="num_experts",
         width_key="moe_intermediate_size",
-        normalize=config.boolean("norm_topk_prob", False),
+        normalize=config.boolean("norm_topk_prob"),
     )
-    return some_sparse(config, model, experts)
+    return some_sparse(config, read_qwen3(config, one_window(window)), experts)
 
 
 def _dense_layers(config: JsonObject) -> frozenset[int]:
@@ -146,7 +135,7 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
         config,
         count_key="num_experts",
         width_key="intermediate_size",
-        normalize=config.boolean("norm_topk_prob", False),
+        normalize=config.boolean("norm_topk_prob"),
     )
     return all_sparse(model, experts)
 

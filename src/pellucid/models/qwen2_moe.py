@@ -45,7 +45,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
         normalize=config.boolean("norm_topk_prob"),
         shared_gate=True,
     )
-    return some_sparse(config, model, experts, read_shared_expert(config, 5632))
+    return some_sparse(config, model, experts, read_shared_expert(config))
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:

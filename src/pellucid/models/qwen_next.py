@@ -71,15 +71,15 @@ def _read_qwen35(config: JsonObject) -> ModelConfig:
 
 def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
     # Layers without experts it has none, and so no width of theirs.
-    width = config.integer("shared_expert_intermediate_size", 512)
+    width = config.integer("shared_expert_intermediate_size")
     model = _hybrid(config, intermediate_size=width)
     experts = _read_experts(config, normalize=True)
     return replace(model, layers=tuple(replace(layer, experts=experts) for layer in model.layers))
 
 
 def _read_qwen3_next(config: JsonObject) -> ModelConfig:
-    experts = _read_experts(config, normalize=config.boolean("norm_topk_prob", True))
-    return some_sparse(config, _hybrid(config), experts, read_shared_expert(config, 512))
+    experts = _read_experts(config, normalize=config.boolean("norm_topk_prob"))
+    return some_sparse(config, _hybrid(config), experts, read_shared_expert(config))
 
 
 def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
@@ -94,6 +94,10 @@ def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
 
 def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
     """The model with an MLP in all layers; `sizes` stand for keys of config.json."""
+    if (
+        config.string("hidden_act") != "silu"
+    ):  # also between the delta nets' convolutions and states
+        raise config.error("hidden_act", "supported is silu")
     model = llama_like(
         config.without("layer_types").with_values(**sizes),  # its types are not those of windows
         ropes=partial(same_rope, partial_rotary=True),

@@ -19,7 +19,6 @@ from pellucid.models.mixture import (
     JOINED_GATE_UP,
     NORMALIZED_KEYS,
     STACKED_EXPERTS,
-    count_key,
     gguf_qwen3_moe,
     read_experts,
     some_sparse,
@@ -29,7 +28,7 @@ from pellucid.models.qwen import read_qwen2, read_qwen3
 
 def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:
     experts = read_experts(
-        config, count_key=count_key(config), width_key="moe_intermediate_size", normalize=True
+        config, count_key="num_experts", width_key="moe_intermediate_size", normalize=True
     )
     return some_sparse(config, read_qwen3(config), experts)
 

@@ -30,13 +30,9 @@ def _rotates(config: JsonObject, num_layers: int) -> Sequence[bool]:
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window")
-    if not config.boolean("use_sliding_window"):
-        window = None
-    default = [
-        FULL if window is None or rotates else SLIDING for rotates in _rotates(config, num_layers)
-    ]
-    return mixed_windows(config, window, default)
+    slides = config.boolean("use_sliding_window")
+    default = [SLIDING if slides and not each else FULL for each in _rotates(config, num_layers)]
+    return mixed_windows(config, config.optional_integer("sliding_window"), default)
 
 
 def _ropes(

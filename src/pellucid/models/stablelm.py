@@ -55,7 +55,7 @@ class StableLMDecoder:
 
 def _read_config(config: JsonObject) -> ModelConfig:
     for key in ("qk_layernorm", "use_parallel_residual"):
-        if config.boolean(key, False):
+        if config.boolean(key):
             raise config.error(key, "not supported: must be false")
     return llama_like(
         config,

@@ -1,0 +1,65 @@
+"""config.json with one key changed: the model that transformers makes of it, or a refusal that names the key.
+
+tests/support/config_facts.py says what the golden facts hold, and writes them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.json_object import JsonObject
+from pellucid.model_config import ModelConfig
+from pellucid.models.registry import parse_model_config
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "config_facts.json"
+FACTS: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+ROPES: list[Any] = FACTS.pop("ropes")
+# Facts of a text rather than of its logits.
+OF_TEXTS = ("bos_token_id", "eos_token_id", "max_position_embeddings")
+
+
+def read(model_type: str, config: dict[str, Any]) -> ModelConfig | str:
+    values = {"model_type": model_type} | config
+    try:
+        return parse_model_config(JsonObject(Path("config.json"), values))
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("model_type", FACTS)
+def test_without_any_key_a_model_is_that_of_the_class(model_type: str) -> None:
+    empty, resolved = read(model_type, {}), read(model_type, FACTS[model_type]["empty"])
+    assert empty == resolved or (isinstance(empty, str) and isinstance(resolved, str))
+
+
+@pytest.mark.parametrize("model_type", FACTS)
+def test_a_changed_key_changes_the_model_as_in_transformers(model_type: str) -> None:
+    facts = FACTS[model_type]
+    plain = [read(model_type, base) for base in facts["bases"]]
+    assert all(isinstance(model, ModelConfig) for model in plain)
+    for base, key, value, resolved, changes_answers in facts["cases"]:
+        config = facts["bases"][base] | {key: value}
+        model = read(model_type, config)
+        if isinstance(model, str):
+            assert key in model
+        else:
+            assert model == read(model_type, config | resolved), (key, value)
+            assert (model != plain[base]) == (changes_answers or key in OF_TEXTS), (key, value)
+
+
+@pytest.mark.parametrize(("rope", "frequencies", "factor"), ROPES)
+def test_rotations_are_those_of_transformers(
+    rope: dict[str, Any], frequencies: list[list[float]], factor: float
+) -> None:
+    config = {"head_dim": 16, "max_position_embeddings": 128, "rope_parameters": rope}
+    model = read("llama", config)
+    assert isinstance(model, ModelConfig)
+    [rotation] = model.ropes
+    for length, theirs in zip((20, 300), frequencies, strict=True):
+        ours, our_factor = rope_frequencies(rotation, length)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        assert our_factor == pytest.approx(factor, rel=1e-12)
