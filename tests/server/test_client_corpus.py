@@ -3,11 +3,10 @@
 A file of `corpus` has the requests of one client, with what the reply warns about and what the prompt shows. A warning
 that ends with a question mark depends on the model. The text file beside it has the whole replies of one model; the
 number before a frame is that of its values, of which those stand there that the reply did not have before.
-UPDATE_REPLIES=1 pytest tests/server/test_client_corpus.py writes it.
+UPDATE_GOLDEN=1 pytest tests/server/test_client_corpus.py writes it.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.prompts import ChatPrompt
 from support.chat_templates import FAMILIES
+from support.golden_files import compare
 from support.http_server import HttpReply, RunningServer, running_server
 from support.replies import frames, short
 from support.scripted_model import scripted_engine
@@ -104,10 +104,7 @@ def test_the_whole_replies(reasoner: RunningServer, client: Path) -> None:
             ]
             lines.append(f"{len(frame)} {', '.join(new)}")
             seen |= frame
-    golden = client.with_suffix(".replies.txt")
-    if os.environ.get("UPDATE_REPLIES"):
-        golden.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert lines == golden.read_text(encoding="utf-8").splitlines()
+    compare(client.with_suffix(".replies.txt"), lines)
 
 
 def has_failed(reply: HttpReply) -> bool:

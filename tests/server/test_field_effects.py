@@ -1,7 +1,7 @@
 """Each field of each protocol changes the answer or what the engine is asked for, is refused by name, or warns.
 
 `field_effects.jsonl` has values of each field, the fields without which they mean nothing, and what they change.
-UPDATE_REPLIES=1 pytest tests/server/test_field_effects.py writes what they change.
+UPDATE_GOLDEN=1 pytest tests/server/test_field_effects.py writes what they change.
 """
 
 import functools
@@ -113,9 +113,9 @@ def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], rout
                 continue
             found = effect(name, case["value"], case.get("with", {}))
             assert bool(found) != ("same" in case), (name, case)
-            if os.environ.get("UPDATE_REPLIES"):
+            if os.environ.get("UPDATE_GOLDEN"):
                 case["effect"] = found
             assert case["effect"] == found, (name, case["value"])
-    if os.environ.get("UPDATE_REPLIES"):
+    if os.environ.get("UPDATE_GOLDEN"):
         lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in kept)
         EFFECTS.write_text("".join(lines), encoding="utf-8")

@@ -1,6 +1,5 @@
 """Replies in a form that each run gives alike: without ids, times, and the places where a text was cut into pieces."""
 
-import hashlib
 import json
 import re
 import time
@@ -9,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pellucid.server.served_model import FINGERPRINT
+from support.golden_files import shortened
 from support.http_server import TIMEOUT, HttpReply
 
 _NAMES = (
@@ -23,7 +23,6 @@ _GROWING = re.compile(
     r"(^|\.)(arguments|content|delta|partial_json|reasoning|reasoning_content|response|text|thinking)$"
 )
 _WHOLE = ("tools", "format", "logprobs.content", "logprobs.top_logprobs", "prompt_logprobs")
-SHOWN_CHARS = 72
 
 
 def frames(reply: HttpReply) -> list[dict[str, Any]]:
@@ -51,9 +50,7 @@ def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     for pattern, name in _NAMES:
         text = pattern.sub(name, text)
-    if len(text) <= SHOWN_CHARS:
-        return text
-    return f"{text[:SHOWN_CHARS]}... {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return shortened(text)
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """Grammars of tool calls: each text that a family's grammar accepts, its parser reads."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from pellucid.text.responses.family_records import FAMILIES
 from pellucid.text.responses.format import find_response_format
 from pellucid.text.tokenizer import Tokenizer
 from support.answers import message_of
+from support.golden_files import compare
 from support.tokenizer_kinds import KINDS
 
 pytest.importorskip("llguidance")
@@ -103,6 +105,36 @@ def test_valid_calls_and_no_others(tokenizer: Tokenizer, family: str, must_call:
     if family != "llama3":  # whose calls are the whole answer
         assert is_taken(f"Let me see.\n{good}") == (not must_call)
         assert is_taken(f"<|message|>a<|constrain|>b{good}<|message|>c") == (not must_call)
+
+
+ANY = {
+    "type": "function",
+    "function": {
+        "name": "any",
+        "parameters": {
+            "properties": {"code": {"pattern": "^a/b"}, "more": {"pattern": "c$"}, "size": {}},
+            "required": ["code", "size"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("family", SOURCES)
+def test_grammars(family: str) -> None:
+    found = find_response_format(
+        SOURCES[family], special_tokens={t: n for n, t in enumerate(SPECIAL)}
+    )
+    lines = []
+    for form in (
+        (True, True, None),
+        (True, False, {"type": "array"}),
+        (False, True, None),
+        (False, False, None),
+    ):
+        must_call, several, schema = form
+        rule = found.call_rule([*TOOLS, ANY], must_call=must_call, several=several, or_json=schema)
+        lines += [f"# {form}", *str(rule and rule.grammar).split("\n")]
+    compare(Path(__file__).parent / "call_grammars" / f"{family}.txt", lines)
 
 
 def test_one_call_at_most(tokenizer: Tokenizer) -> None:

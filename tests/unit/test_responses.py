@@ -1,6 +1,8 @@
 """The parser of answers of every family: whole answers, and answers in pieces of any size."""
 
+import dataclasses
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from pellucid.text.responses.parser import ResponseParser
 from pellucid.text.responses.template import ResponseTemplate, literal_delimiter
 from support.answers import ANSWERS, CHATML, TOOLS, Message, message_of
 from support.chat_templates import FAMILIES as CHAT_TEMPLATES
+from support.golden_files import compare, shortened
 
 FOLDER = Path(find_response_format.__code__.co_filename).with_name("families")
 
@@ -95,6 +98,28 @@ def test_any_text_in_any_pieces(family: str) -> None:
                 assert delta.name
 
     check()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_torn_answers_mean(family: str) -> None:
+    """Answers as models fail to write them: the deltas of each, by their first letters."""
+    own = [(prompt, answer) for name, prompt, answer, _ in ANSWERS if name == family]
+    draw = random.Random(family)
+    lines = []
+    for number in range(40):
+        prompt, answer = own[number % len(own)]
+        start = draw.randrange(len(answer))
+        end = start + draw.choice([0, 1, 3, 9])
+        added = draw.choice([answer, draw.choice(_FRAGMENTS), "", "", "}", "{", '"', ",", "<"])
+        torn = answer[:start] + added + answer[end:]
+        prompt, tools = draw.choice([("", TOOLS), (prompt, TOOLS), (prompt, TOOLS), (prompt, None)])
+        deltas = read(
+            TEMPLATES[family], [torn], prompt, tools, draw.choice([(), ("<|x|>", "</s>")])
+        )
+        found = [list(dataclasses.asdict(delta).values()) for delta in deltas]
+        lines.append(shortened(json.dumps(torn, ensure_ascii=False)))
+        lines.append("    " + shortened(json.dumps(found, ensure_ascii=False)))
+    compare(Path(__file__).parent / "torn_answers" / f"{family}.txt", lines)
 
 
 def test_deltas_come_as_soon_as_they_are_certain() -> None:

@@ -1,6 +1,7 @@
 """Forms of messages: chat templates of well-known families get conversations in the forms that they take."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pellucid.prompts import ChatPrompt
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES
+from support.golden_files import compare
 from support.tokenizer_kinds import KINDS
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -130,102 +132,73 @@ TWO_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "messages", "written"),
-    [
-        # Later system messages stay in their place, as the template can
-        ("qwen", [*ALTERNATE, said("system", "S")], ["Q2<|im_end|>", "system\nS<|im_end|>"]),
-        (
-            "qwen3.5",
-            [*ALTERNATE, said("system", "S")],
-            ["Q2<|im_end|>", "user\n<system>\nS\n</system><|im_end|>"],
-        ),
-        (
-            "qwen3.5",
-            [*ALTERNATE[:2], said("developer", [{"type": "text", "text": "S"}]), ALTERNATE[2]],
-            ["A1<|im_end|>", "user\n<system>\nS\n</system><|im_end|>", "user\nQ2<|im_end|>"],
-        ),
-        ("harmony", [*ALTERNATE, said("system", "S")], ["Q2<", "user<|message|><system>\nS\n"]),
-        ("gemma4", [*ALTERNATE, said("system", "S")], ["Q2<turn|>", "<|turn>system\nS<turn|>"]),
-        ("mistral", [*ALTERNATE, said("system", "S")], ["[INST] Q2\n\n<system>\nS\n</system>[/"]),
-        ("mistral", [*TURNS, said("system", "S")], ['"content": 3\n\n<system>\nS\n</system>,']),
-        # Leading ones become one
-        *(
-            (
-                family,
-                [said("system", "S"), said("developer", "D"), said("system", "T"), ALTERNATE[0]],
-                [text],
-            )
-            for family, text in (
-                ("qwen3.5", "system\nS\n\nD\n\nT<"),
-                ("harmony", "developer<|message|># Instructions\n\nS\n\nD\n\nT<"),
-                ("gemma4", "<|turn>system\nS\n\nD\n\nT<"),
-                ("llama", "S\n\nD\n\nT<"),
-                ("mistral", "[INST] S\n\nD\n\nT\n\nQ1["),
-            )
-        ),
-        # Neighbours that a template refuses
-        ("mistral", [*ALTERNATE, said("user", "Q3")], ["[INST] Q2\n\nQ3[/INST]"]),
-        ("mistral", [*TURNS, said("user", "Q2")], ['"content": 3\n\nQ2, "call_id"']),
-        (
-            "mistral",
-            [*ALTERNATE[:2], said("assistant", "A2"), ALTERNATE[2]],
-            ["A1\n\nA2</s>", "Q2"],
-        ),
-        (
-            "mistral",
-            [said("system", "S"), said("assistant", "A"), ALTERNATE[0]],
-            ["[/INST] A</s>", "Q1"],
-        ),
-        ("gemma", [*ALTERNATE, said("user", PARTS)], ["user\nQ2onetwo<end_of_turn>"]),
-        ("qwen3.5", [said("system", "S")], ["system\nS<|im_end|>", "user\n<|im_end|>"]),
-        # Calls
-        (
-            "llama",
-            TWO_CALLS,
-            ['"function_one"', "result of one", '"function_two"', "result of two"],
-        ),
-        (
-            "harmony",
-            TWO_CALLS,
-            ["analysis<|message|>R\n\nT<", ".function_one<", "result of one", ".function_two<"],
-        ),
-        (
-            "mistral",
-            [TURNS[0], said("assistant", None, called("toolu_01A09q90qw90lq917835"))],
-            ['"id": "570faac35"'],
-        ),
-        # Arguments that are no object
-        (
-            "qwen",
-            [TURNS[0], said("assistant", None, called("a", '{"x": '))],
-            ['"arguments": {"x": }'],
-        ),
-        (
-            "llama",
-            [TURNS[0], said("assistant", None, called("a", "[1]"))],
-            ['"parameters": {"unparsed_arguments": "[1]"}'],
-        ),
-        (
-            "qwen3.5",
-            [TURNS[0], said("assistant", None, called("a", '{"x": "src'))],
-            ['<parameter=unparsed_arguments>\n{"x": "src\n</parameter>'],
-        ),
-        (
-            "text arguments",
-            [TURNS[0], said("assistant", None, called("a", "[1]"))],
-            ["a\n[1]<|end|>"],
-        ),
-        ("qwen3.5", [TURNS[0], said("assistant"), ALTERNATE[2]], ["assistant\n<|im_end|>", "Q2"]),
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "system messages at the beginning": [
+        *(said("system", "S"), said("developer", "D"), said("system", "T"), ALTERNATE[0])
     ],
-)
-def test_messages_in_the_order_and_form_that_a_template_takes(
-    family: str, messages: list[dict[str, Any]], written: list[str]
-) -> None:
-    rest = text(family, messages)
-    for part in written:
-        assert part in rest
-        rest = rest.partition(part)[2]
+    "three developers' messages at the beginning": [
+        *(said("developer", PARTS), said("developer", "D"), said("developer", "E"), ALTERNATE[0])
+    ],
+    "a system message alone": [said("system", "S")],
+    "a system message behind a question": [*ALTERNATE, said("system", "S")],
+    "a developer's message behind an answer": [
+        *ALTERNATE[:2],
+        said("developer", [{"type": "text", "text": "S"}]),
+        ALTERNATE[2],
+    ],
+    "a system message behind a result": [*TURNS, said("system", "S")],
+    "two questions": [*ALTERNATE, said("user", "Q3")],
+    "a question in parts behind another one": [*ALTERNATE, said("user", PARTS)],
+    "a question behind a result": [*TURNS, said("user", "Q2")],
+    "two answers, with reasoning and a call": [
+        *ALTERNATE[:2],
+        said("assistant", "A2", called("x", {"a": 1}), reasoning="R2"),
+        said("tool", "result", tool_call_id="x"),
+        ALTERNATE[2],
+    ],
+    "reasoning twice": [
+        ALTERNATE[0],
+        said("assistant", "A1", reasoning="R1"),
+        said("assistant", None, called("x"), reasoning="R2"),
+        said("tool", "result"),
+    ],
+    "an answer at the beginning": [said("system", "S"), said("assistant", "A"), ALTERNATE[0]],
+    "two calls, their results in another order": TWO_CALLS,
+    "three calls, one result": [
+        ALTERNATE[0],
+        said("assistant", None, *map(called, "abc")),
+        said("tool", "result of a", tool_call_id="a"),
+        said("tool", "result", tool_call_id="d"),
+    ],
+    "a long id": [
+        TURNS[0],
+        said("assistant", None, called("toolu_01A09q90qw90lq917835")),
+        said("tool", "result", tool_call_id="toolu_01A09q90qw90lq917835"),
+    ],
+    "calls and results without ids": [
+        TURNS[0],
+        said("assistant", "T", {**called("a"), "id": None}, {**called("b"), "id": None}),
+        *(said("tool", "result of a"), said("tool", "result of b")),
+    ],
+    "arguments that were cut off": [TURNS[0], said("assistant", None, called("a", '{"x": "src'))],
+    "arguments that are a list": [TURNS[0], said("assistant", None, called("a", "[1]"))],
+    "arguments in an object": [TURNS[0], said("assistant", None, called("a", {"x": [1]}))],
+    "an answer of nothing": [TURNS[0], said("assistant"), ALTERNATE[2]],
+    "a call, its result, and an answer": [*TURNS, said("assistant", "Three.", reasoning="R")],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_conversations_as_a_template_writes_them(family: str) -> None:
+    """Nothing is lost, and everything is where and how the template takes it."""
+    lines = []
+    for name, messages in CONVERSATIONS.items():
+        try:
+            written = text(family, messages)
+        except ValueError as error:
+            written = f"refused: {error}"
+        lines += [f"# {name}", *re.sub(r"\d\d \w{3} 20\d\d", "TODAY", written).split("\n")]
+    compare(Path(__file__).parent / "conversations" / f"{family}.txt", lines)
 
 
 SYSTEM_AND_DEVELOPER = [
