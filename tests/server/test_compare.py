@@ -31,10 +31,31 @@ def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:
     assert naive["kv_held_peak_bytes"] == 0 < cached["kv_held_peak_bytes"]
     assert end["same_tok"] == 24 and end["first_diff"] is None and end["dlogprob_max"] == 0
     assert cached["texts"] == naive["texts"]
-    own = [event for event in events if event["arm"] == "cached"]
+    own = [event for event in events if event["ev"] == "cmp" and event["arm"] == "cached"]
     assert [event["n_tok"] for event in own] == list(range(1, 25))
     assert [event["t_us"] for event in own] == sorted(event["t_us"] for event in own)
-    assert sum(event["step_us"] for event in own) == cached["t_us"]
+    assert sum(event["step_us"] for event in own) == cached["runs_us"][0]
+
+
+def test_arms_run_in_turn_and_the_end_has_their_medians(server: RunningServer) -> None:
+    events, end = run(server, max_tokens=4, runs=5)
+    runs = [(event["arm"], event["t_us"]) for event in events if event["ev"] == "cmp.run"]
+    assert [name for name, _ in runs] == ["cached", "naive"] * 5
+    for name, arm in end["arms"].items():
+        assert arm["runs_us"] == [time for arm_name, time in runs if arm_name == name]
+        assert arm["t_us"] == sorted(arm["runs_us"])[2]
+    assert sum(event["ev"] == "cmp" for event in events) == 2 * 4  # of the first runs
+
+
+def test_each_format_is_compared_with_the_first(server: RunningServer) -> None:
+    _, end = run(server, kind="kv_dtype", max_tokens=24, runs=1)
+    first, *others = end["arms"]
+    texts = {name: arm["texts"][0] for name, arm in end["arms"].items()}
+    for name in others:
+        arm = end["arms"][name]
+        assert (arm["first_diff"] is None) == (texts[name] == texts[first])
+        assert end["same_tok"] <= arm["same_tok"] <= 24
+    assert end["same_tok"] == min(end["arms"][name]["same_tok"] for name in others)
 
 
 def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
@@ -43,7 +64,8 @@ def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
     assert peaks[0] > peaks[1] > peaks[2]
     events, end = run(server, kind="batch", batch=4, max_tokens=8, temperature=0.8, seed=3)
     assert end["same_tok"] == 32 and end["dlogprob_max"] == 0
-    one, many = (sum(event["arm"] == arm for event in events) for arm in ("one", "many"))
+    steps = [event["arm"] for event in events if event["ev"] == "cmp"]
+    one, many = steps.count("one"), steps.count("many")
     assert (one, many) == (32, 8)
     assert end["arms"]["one"]["moved_bytes"] > 3 * end["arms"]["many"]["moved_bytes"]
     assert not server.engine.has_unfinished_requests
@@ -61,7 +83,7 @@ def test_drafts_change_no_token(server: RunningServer, drafter: str) -> None:
     assert drafted["draft_us"] < drafted["t_us"]
     assert 0 < drafted["right"] <= drafted["drafted"] <= 3 * drafted["rounds"]
     assert drafted["wrong"] <= drafted["rounds"]
-    rounds = [each for event in events for each in event["rounds"]]
+    rounds = [each for event in events if event["ev"] == "cmp" for each in event["rounds"]]
     assert drafted["rounds"] == len(rounds)
     assert drafted["drafted"] == sum(len(drafts) for drafts, _, _ in rounds)
     assert all((chosen is None) == (right == len(drafts)) for drafts, right, chosen in rounds)
@@ -72,6 +94,7 @@ def test_what_is_too_much_is_refused(server: RunningServer) -> None:
         ({"max_tokens": 100_000}, "max_tokens"),
         ({"batch": 1}, "batch"),
         ({"num_drafts": 33}, "num_drafts"),
+        ({"runs": 10}, "runs"),
         ({"kind": "speed"}, "kind"),
         ({"prompt": ""}, "prompt"),
         ({"tokens": 3}, "tokens"),

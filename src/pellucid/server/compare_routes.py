@@ -23,6 +23,7 @@ from pellucid.server.serving import Serving
 from pellucid.server.streaming import SSE_KEEPALIVE, sse
 
 MAX_SECONDS = 120.0
+MAX_SECONDS_BEFORE_REPEATING = 20.0
 SEED_BITS = 48
 
 
@@ -166,19 +167,28 @@ class CompareRoutes:
         }
         seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
         deadline = time.monotonic() + MAX_SECONDS
-        outputs: dict[str, list[RequestOutput]] = {}
-        summaries: dict[str, dict[str, Any]] = {}
-        for arm in arms:
-            totals = ArmTotals()
-            outputs[arm.name] = []
-            events = self._run_arm(
-                arm, totals, body, prompt_token_ids, seed, deadline, outputs[arm.name]
-            )
-            async with aclosing(events):
-                async for event in events:
-                    yield event
-            summaries[arm.name] = _summary(arm, totals, outputs[arm.name])
-        yield {"ev": "cmp.end", "arms": summaries, **_agreement(list(outputs.values()))}
+        last_start = deadline - MAX_SECONDS + MAX_SECONDS_BEFORE_REPEATING
+        outputs: dict[str, list[RequestOutput]] = {arm.name: [] for arm in arms}
+        runs: dict[str, list[ArmTotals]] = {arm.name: [] for arm in arms}
+        for number in range(body.runs):
+            if number > 0 and time.monotonic() > last_start:
+                break
+            for arm in arms:
+                totals = ArmTotals()
+                answers = [] if number > 0 else outputs[arm.name]
+                events = self._run_arm(arm, totals, body, prompt_token_ids, seed, deadline, answers)
+                async with aclosing(events):
+                    async for event in events:
+                        if number == 0:
+                            yield event
+                if number == 0 or all(answer.finished for answer in answers):
+                    runs[arm.name].append(totals)
+                    yield {"ev": "cmp.run", "arm": arm.name, "t_us": totals.t_us}
+        summaries = {arm.name: _summary(arm, runs[arm.name], outputs[arm.name]) for arm in arms}
+        first, *others = outputs.values()
+        for arm, answers in zip(arms[1:], others, strict=True):
+            summaries[arm.name] |= _agreement([first, answers])
+        yield {"ev": "cmp.end", "arms": summaries, **_agreement([first, *others])}
 
     async def _run_arm(
         self,
@@ -259,7 +269,12 @@ class CompareRoutes:
                 await engine.step()
 
 
-def _summary(arm: Arm, totals: ArmTotals, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+def _summary(
+    arm: Arm, runs: Sequence[ArmTotals], outputs: Sequence[RequestOutput]
+) -> dict[str, Any]:
+    """Counts of the first run, whose outputs these are; times of the run that took the median of all."""
+    totals = runs[0]
+    middle = sorted(runs, key=lambda run: run.t_us)[(len(runs) - 1) // 2]
     num_tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     return {
         "n_tok": num_tokens,
@@ -273,15 +288,16 @@ def _summary(arm: Arm, totals: ArmTotals, outputs: Sequence[RequestOutput]) -> d
         ),
         "flops": totals.flops,
         "moved_bytes": totals.moved_bytes,
-        "t_us": totals.t_us,
-        "us_per_tok": totals.t_us / num_tokens if num_tokens else None,
+        "t_us": middle.t_us,
+        "runs_us": [run.t_us for run in runs],
+        "us_per_tok": middle.t_us / num_tokens if num_tokens else None,
         "kv_peak_bytes": totals.kv_peak_bytes,
         "kv_held_peak_bytes": totals.held_peak_bytes,
         "rounds": len(totals.rounds),
         "drafted": sum(len(drafts) for drafts, _, _ in totals.rounds),
         "right": sum(right for _, right, _ in totals.rounds),
         "wrong": sum(right < len(drafts) for drafts, right, _ in totals.rounds),
-        "draft_us": totals.draft_us,
+        "draft_us": middle.draft_us,
         "finished": all(output.finished for output in outputs),
         "texts": [output.outputs[0].text for output in outputs],
     }

@@ -12,6 +12,7 @@ MAX_NEW_TOKENS = 512
 MAX_PROMPT_TOKENS = 4096
 MAX_BATCH = 64
 MAX_REQUESTS = 500
+MAX_RUNS = 9
 
 
 class CompareBody(msgspec.Struct, kw_only=True):
@@ -23,6 +24,7 @@ class CompareBody(msgspec.Struct, kw_only=True):
     batch: int = 8
     drafter: Literal["ngram", "draft"] = "ngram"
     num_drafts: int = 4
+    runs: int = 3
     ignore_eos: bool = True
 
     def check(self) -> None:
@@ -30,6 +32,7 @@ class CompareBody(msgspec.Struct, kw_only=True):
         _check("max_tokens", self.max_tokens, 1, MAX_NEW_TOKENS)
         _check("batch", self.batch, 2, MAX_BATCH)
         _check("num_drafts", self.num_drafts, 1, MAX_DRAFT_TOKENS)
+        _check("runs", self.runs, 1, MAX_RUNS)
 
 
 class LoadBody(msgspec.Struct, kw_only=True):
@@ -84,6 +87,7 @@ COMPARE_FIELDS = FieldTable(
         batch=f"requests of the kind batch, 2..{MAX_BATCH}",
         drafter="of the kind drafts: ngram looks drafts up in the text, draft asks the draft model",
         num_drafts=f"of the kind drafts: most drafts of a round, 1..{MAX_DRAFT_TOKENS}",
+        runs=f"how often each arm runs, the arms in turn, 1..{MAX_RUNS}; left out, 3",
         ignore_eos="continue after the model's end tokens, so that all arms have the same length; left out, true",
     ),
 )
