@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
+from support.step_gate import StepGate
 
 USER, OTHER, ADMIN = ({"x-api-key": key} for key in (USER_KEY, OTHER_KEY, ADMIN_KEY))
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
@@ -116,6 +118,33 @@ def test_the_line_is_sorted_once_for_all_that_ask(
     engine.go_on()
     for stream in streams:
         stream.close()
+
+
+@pytest.mark.parametrize(
+    ("lacking", "cause"),
+    [
+        ({"max_num_seqs": 1}, "next: no seat is free"),
+        ({"num_kv_blocks": 3}, "next: lacks 1 block"),
+    ],
+)
+def test_the_first_in_the_queue_waits_for_what_it_lacks(
+    lacking: dict[str, int], cause: str
+) -> None:
+    engine = bundled_engine(block_size=16, max_model_len=48, **lacking)
+    with running_server(engine) as server, ThreadPoolExecutor(2) as threads:
+        body = {"model": "tested", "max_tokens": 12, "ignore_eos": True}
+        gate = StepGate(engine, num_steps=1)
+        for count in (1, 2):
+            threads.submit(server.post, "/v1/completions", {**body, "prompt": [count] * 20})
+            server.wait_until(
+                lambda count=count: len(engine.unfinished_request_ids) == count, "the request"
+            )
+            server.wait_until(lambda: gate.num_left == 0, "a step")
+            gate.let(1)
+        server.wait_until(lambda: gate.num_left == 0, "a step that cannot admit it")
+        waiting = [each for each in server.get("/v1/requests").json["data"] if each["waits"]]
+        gate.open()
+    assert [(each["queue_position"], each["waits"]["cause"]) for each in waiting] == [(0, cause)]
 
 
 def test_a_request_that_comes_after_a_line_is_behind_it() -> None:

@@ -25,6 +25,11 @@ class StepGate:
         """Lets the engine, which has taken its steps so far, take this many more. From any thread."""
         self._num_left = num_steps
 
+    @property
+    def num_left(self) -> int:
+        """Steps that the engine may still take while it is held."""
+        return self._num_left
+
     def open(self) -> None:
         """Lets the engine take all further steps. From any thread."""
         self._is_open = True

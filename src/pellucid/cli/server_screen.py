@@ -82,7 +82,7 @@ def _cells(request: dict[str, Any]) -> tuple[str, ...]:
     """One for each of COLUMNS."""
     state = request["state"]
     if request["queue_position"] is not None and state == "waiting":
-        state += f", place {request['queue_position']}"
+        state += f", place {request['queue_position'] + 1}"
     reasons = [
         completion["reason"]
         for completion in request["completions"].values()

@@ -1,6 +1,7 @@
 """/v1/requests: which requests run, what they wait for, why one was slow or missed the cache; ends a request."""
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,14 +78,15 @@ class RequestRoutes:
     ) -> dict[str, Any]:
         service = self.serving.service
         record = service.records.find(generation.id, call.caller)
-        completions = [] if record is None else list(record.completions.items())
+        records = {} if record is None else record.completions
+        completions = {name: self._facts(each, call) for name, each in records.items()}
         return {
             "id": generation.id,
             "path": generation.call.path,
             "caller": generation.call.caller.name,
             "state": "running" if ahead is None else "waiting",
             "queue_position": None if ahead is None else ahead.num,
-            "waits": _waits(ahead),
+            "waits": _waits(ahead, completions.values()),
             "prompt_tokens": sum(len(prompt.token_ids) for prompt in generation.prompts),
             "cached_tokens": sum(output.num_cached_tokens for output in generation.outputs),
             "output_tokens": sum(
@@ -92,9 +94,7 @@ class RequestRoutes:
                 for output in generation.outputs
                 for completion in output.outputs
             ),
-            "completions": {
-                name: self._facts(completion, call) for name, completion in completions
-            },
+            "completions": completions,
         }
 
     def _facts(self, completion: CompletionRecord, call: Call) -> dict[str, Any]:
@@ -130,11 +130,32 @@ class RequestRoutes:
         return [text(token_id) for token_id in around]
 
 
-def _waits(ahead: RequestsAhead | None) -> dict[str, Any] | None:
-    """Behind how many requests one waits, and why, in words; None: it does not wait."""
+def _waits(
+    ahead: RequestsAhead | None, completions: Iterable[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Behind how many requests one waits, and why, in words; None: it does not wait.
+
+    Args:
+        completions: what the scheduler says of each.
+    """
     if ahead is None:
         return None
-    return {"own_ahead": ahead.own, "others_ahead": ahead.others, "cause": ahead.cause}
+    cause = ahead.cause or f"next: {_lacks(next(iter(completions), {}))}"
+    return {"own_ahead": ahead.own, "others_ahead": ahead.others, "cause": cause}
+
+
+def _lacks(facts: dict[str, Any]) -> str:
+    """What the first request in the queue waits for."""
+    match facts.get("reason"):
+        case "no_seats":
+            return "no seat is free"
+        case "no_blocks":
+            num = facts["need_blocks"]
+            return f"lacks {num} block{'' if num == 1 else 's'}"
+        case "reading_prefix":
+            return "its blocks are read from the prefix store"
+        case _:
+            return "the coming step"
 
 
 def _prompt_index(completion: str) -> int:

@@ -23,13 +23,13 @@ class RequestsAhead:
 
     @property
     def cause(self) -> str:
-        """Why the request waits, in words."""
+        """Behind whom the request waits, in words; empty: it is the next."""
         own = (
             f"{self.own} requests of the same key" if self.own != 1 else "1 request of the same key"
         )
         others = f"about {self.others} of other keys, in turn"
         parts = ([own] if self.own else []) + ([others] if self.others else [])
-        return f"behind {' and '.join(parts)}" if parts else "next: for a seat or for free blocks"
+        return f"behind {' and '.join(parts)}" if parts else ""
 
 
 @dataclass(frozen=True, order=True)
