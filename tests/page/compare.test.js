@@ -1,7 +1,7 @@
 // A comparison as its events tell it, and the scales of its charts.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { newRun, phaseOf, take } from "../../src/pellucid/web/compare/loops.js";
+import { newRun, phaseOf, take, timeSentence } from "../../src/pellucid/web/compare/loops.js";
 import { lastAtMost, powerTicks, roundTicks } from "../../src/pellucid/web/draw/lines.js";
 
 const BEGIN = {
@@ -28,6 +28,27 @@ test("the line that is lit follows the arm's steps", () => {
   assert.deepEqual(phases(1), ["prefill", "prefill"]);
   assert.deepEqual(phases(2), ["decode", "decode"]);
   assert.deepEqual([cached.passed, naive.passed], [[3, 4], [3, 7]]);
+});
+
+const timed = (cached, naive) => {
+  const run = newRun(BEGIN);
+  cached.forEach((t_us, index) => {
+    take(run, { ev: "cmp.run", arm: "cached", t_us });
+    take(run, { ev: "cmp.run", arm: "naive", t_us: naive[index] });
+  });
+  const middle = (cached.length - 1) >> 1;
+  const arms = { cached: { t_us: cached[middle] }, naive: { t_us: naive[middle] } };
+  take(run, { ev: "cmp.end", arms });
+  return timeSentence(run, 0, 1);
+};
+
+test("the sentence about times follows the medians, and says when a difference is noise", () => {
+  assert.equal(timed([90, 100, 120], [290, 300, 310]), "100 µs and not 300 µs, the medians of 3 runs in turn: 3 times as fast.");
+  assert.equal(timed([290, 300, 310], [140, 150, 160]), "300 µs and not 150 µs, the medians of 3 runs in turn: 0.5 times as fast.");
+  assert.equal(
+    timed([990, 1090, 1100], [900, 1010, 1000]), "1.09 ms and not 1.01 ms, the medians of 3 runs in turn: no more apart than runs of one way are.",
+  );
+  assert.equal(timed([100], [300]), "100 µs and not 300 µs, in one run each: 3 times as fast.");
 });
 
 test("axes have round values that reach the largest", () => {

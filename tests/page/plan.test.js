@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { median } from "../../src/pellucid/web/parts/numbers.js";
-import { errors, measuredSteps } from "../../src/pellucid/web/plan/roofline.js";
+import { errors, measuredSteps } from "../../src/pellucid/web/plan/estimate.js";
 import { Store } from "../../src/pellucid/web/state/store.js";
 
 test("each step is held against the formula for its own operations and bytes", () => {

@@ -21,8 +21,8 @@ test("a request's lane goes from its arrival to its end", () => {
 });
 
 test("the cause is the server's: behind whom, or which blocks are missing", () => {
-  assert.deepEqual(causeOf({ queue_position: 3, waits: { own_ahead: 1, others_ahead: 1, cause: "max_num_seqs" } }), { position: 3, cause: "max_num_seqs" });
+  assert.deepEqual(causeOf({ queue_position: 3, waits: { own_ahead: 1, others_ahead: 1, cause: "behind 3" } }), { place: 4, cause: "behind 3" });
   const waiting = { state: "waiting", reason: "no_blocks", need_blocks: 12, free_blocks: 7 };
-  assert.deepEqual(causeOf({ queue_position: null, waits: null, completions: { "a/0": waiting } }), { position: null, cause: "no_blocks: needs 12 blocks, 7 are free" });
+  assert.deepEqual(causeOf({ queue_position: null, waits: null, completions: { "a/0": waiting } }), { place: null, cause: "no_blocks: needs 12 blocks, 7 are free" });
   assert.equal(causeOf({ waits: null, completions: { "a/0": { state: "decode" } } }), null);
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Columns, SEALED } from "../../src/pellucid/web/state/pool.js";
-import { formatHash, parseHash } from "../../src/pellucid/web/state/session.js";
+import { createCursor, formatHash, parseHash } from "../../src/pellucid/web/state/session.js";
 import { FrameReader } from "../../src/pellucid/web/state/sse.js";
 import { Store } from "../../src/pellucid/web/state/store.js";
 
@@ -183,6 +183,28 @@ test("blocks of another group of layers are owned, and those behind a window lea
   assert.deepEqual([...store.pool.at(3).tables], [[0, [-1, 2]]]);
   assert.equal(store.pool.at(3).counts().used, 2);
   assert.deepEqual(store.pool.recent(99, 9).map(({ op }) => op).join(""), "RFFAAA");
+});
+
+test("a cursor held at a step shows nothing of the next one", () => {
+  const store = new Store();
+  seq = 0;
+  const token = { req: "a/0", pos: 5, id: 9, text: "x", lp: 0, p_final: 1, rank: 1, ent_bits: 0, rest_frac: 0, cand: [], funnel: [] };
+  const step = (number) => [event("tok", token), kv(["F", 0, 4]), event("step", { batch: [["a/0", 1, 5]] })].map((each) => ({ ...each, step: number }));
+  store.ingest([HELLO, ...step(1), event("req.ledger", { req: "a/0", total_us: 9 }), ...step(2), { ...event("tok", token), step: 3 }]);
+  const cursor = createCursor(store);
+  const held = [0, 1].map((row) => {
+    cursor.seekStep(row);
+    return cursor.seq.value;
+  });
+  assert.deepEqual(held, [4, 7]);
+});
+
+test("a cursor held before the first step stands at the time of what happened there", () => {
+  const store = new Store();
+  store.ingest([HELLO, { ...event("req.add", { req: "a/0", prompt_tok: 3 }), seq: 2, t_us: 50 }, { ...event("stat", {}), seq: 3, t_us: 90 }]);
+  const cursor = createCursor(store);
+  cursor.seek(2);
+  assert.equal(cursor.timeUs.value, 50);
 });
 
 test("tokens that passed the model are counted step by step, and unknown where events are missing", () => {

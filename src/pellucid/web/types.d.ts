@@ -122,6 +122,8 @@ declare global {
     stepSeqs: number[];
     /** How many of its tokens had passed through the model after each of these steps. */
     passed: number[];
+    /** How many the cache held then. */
+    cached: number[];
   }
 
   interface StateChange {
@@ -417,6 +419,8 @@ declare global {
     /** Of the same tokens without. */
     withoutUs: number;
     speedup: number;
+    /** Whether runs of one way differ as much. */
+    isNoise?: boolean;
     k: number;
     c: number;
     v: number;
@@ -449,6 +453,8 @@ declare global {
     heldBytes: number[];
     /** What each step added to the first request's text. */
     texts: string[];
+    /** The time of each run; all else is of the first one. */
+    runsUs: number[];
   }
 
   interface Comparison {

@@ -5,9 +5,8 @@ import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { Picture } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html, useSignal, useRef } from "../html.js";
-import { Choice, Select, TableButton, upTo } from "../parts/controls.js";
-import { Badge, count as counted, Fact, Facts, inBytes, Num, percent } from "../parts/numbers.js";
-import { Empty, Legend, Panel, RequestName, useReadableSeq, useReply, Why } from "../parts/panel.js";
+import { Badge, count as counted, Fact, Facts, inBytes, Num, percent, plural, several } from "../parts/numbers.js";
+import { Choice, Empty, Legend, Panel, RequestName, Select, TableButton, upTo, useReadableSeq, useReply, Why } from "../parts/panel.js";
 import { quoted } from "../parts/token_text.js";
 import { COPIED, LOADED, SEALED, SWAPPED_IN } from "../state/pool.js";
 
@@ -117,7 +116,7 @@ export function PoolMap({ session, asTable }) {
   };
   const owners = [...pool.tables].filter(([, blocks]) => blocks.length > 0).sort(([a], [b]) => a - b).map(([number]) => store.byNumber[number]).filter(Boolean);
   const label = `${counted(pool.numBlocks)} blocks: ${counted(counts.used)} owned, ${counted(counts.cached)} kept for later, ${counted(counts.free)} free.`;
-  const about = `${counted(pool.numBlocks)} blocks of ${kv.block_tok} tokens, ${inBytes(kv.block_bytes)} each`;
+  const about = `${several(pool.numBlocks, "block")} of ${several(kv.block_tok, "token")}, ${inBytes(kv.block_bytes)} each`;
   return html`<${Panel} title="The block pool" about=${about}
     actions=${html`<${TableButton} asTable=${asTable} />`}>
     <${Picture}
@@ -167,16 +166,16 @@ export function PoolMap({ session, asTable }) {
       ]}
     />
     <${Facts}>
-      <${Fact} label="owned" value=${counted(counts.used)} unit=${`blocks, ${inBytes(counts.used * kv.block_bytes)}`} kind="C" from="kv.ops up to the cursor" />
-      <${Fact} label="kept for later" value=${counted(counts.cached)} unit="blocks" kind="C" from="sealed blocks (H) that nobody owns"
+      <${Fact} label="owned" value=${counted(counts.used)} unit=${`${plural(counts.used, "block")}, ${inBytes(counts.used * kv.block_bytes)}`} kind="C" from="kv.ops up to the cursor" />
+      <${Fact} label="kept for later" value=${counted(counts.cached)} unit=${plural(counts.cached, "block")} kind="C" from="sealed blocks (H) that nobody owns"
         note="Nobody owns them. A prompt that begins alike takes them as they are; a request that lacks blocks evicts the one unused longest." />
-      <${Fact} label="free" value=${counted(counts.free)} unit="blocks" kind="C" from="all blocks − owned − kept" />
-      <${Fact} label="wasted" value=${counted(counts.waste)} unit="slots" kind="C" formula=${formulas.wastedSlots} inputs=${{ s: pool.blockTokens }}
+      <${Fact} label="free" value=${counted(counts.free)} unit=${plural(counts.free, "block")} kind="C" from="all blocks − owned − kept" />
+      <${Fact} label="wasted" value=${counted(counts.waste)} unit=${plural(counts.waste, "slot")} kind="C" formula=${formulas.wastedSlots} inputs=${{ s: pool.blockTokens }}
         note="Slots of owned blocks without a token yet: fewer than a block for each request." />
     <//>
     ${shared > 0
       ? html`<${Why} lead=${`${counted(shared)} ${shared === 1 ? "block is" : "blocks are"} shared.`}>
-          Without sharing ${shared === 1 ? "it" : "they"} would take ${counted(extra)} ${extra === 1 ? "block" : "blocks"} or ${inBytes(formulas.sharedBytes.of({ extra, B: kv.block_bytes }))}<${Badge} of="saved" kind="C" formula=${formulas.sharedBytes} inputs=${{ extra, B: kv.block_bytes }} /> more. A request that writes into a shared block gets a copy first.
+          Without sharing ${shared === 1 ? "it" : "they"} would take ${several(extra, "block")} or ${inBytes(formulas.sharedBytes.of({ extra, B: kv.block_bytes }))}<${Badge} of="saved" kind="C" formula=${formulas.sharedBytes} inputs=${{ extra, B: kv.block_bytes }} /> more. A request that writes into a shared block gets a copy first.
         <//>`
       : counts.used + counts.cached === 0
         ? html`<${Why} lead="The cache is empty.">A request takes a block for its first tokens, and one more whenever its last is full.<//>`

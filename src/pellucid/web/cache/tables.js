@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { Badge, count as counted, Fact, Facts, inBytes, inTime } from "../parts/numbers.js";
+import { Badge, cachedUnit, count as counted, Fact, Facts, inBytes, inTime, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReadableSeq, useReply, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
 import { ENDED } from "../state/store.js";
@@ -24,15 +24,15 @@ export function BlockTable({ session }) {
   const table = pool.tables.get(request.number) ?? [];
   const N = request.added?.prompt_tok ?? 0;
   const m = store.tokenCount(request, seq);
-  const state = store.stateAt(request, seq)?.to ?? "waiting";
-  const held = table.reduce((sum, block) => sum + (pool.fill[block] ?? 0), 0);
+  const change = store.stateAt(request, seq);
+  const state = change?.to ?? "waiting";
   const hasEnded = ENDED.has(state);
-  const cached = hasEnded ? formulas.cachedTokens.of({ N, m }) : held;
+  const cached = store.cachedCount(request, seq) ?? 0;
   const { n_layers: L, n_kv: Hkv, head_dim: d } = store.hello.model;
   const b = kv.block_bytes / kv.block_tok / (2 * L * Hkv * d);
   const [bytes, unit] = inBytes(formulas.kvBytes.of({ L, Hkv, d, n: cached, b })).split(" ");
-  const filled = { n: cached, s: kv.block_tok };
-  const blocks = formulas.blocksOf.of(filled);
+  const held = hasEnded ? store.pool.at(/** @type {StateChange} */ (change).seq - 1).tables.get(request.number) : table;
+  const blocks = held?.filter((block) => block >= 0).length ?? 0;
   const others = store.requestsAt(seq).slice(-12);
   const newest = m > 0 ? store.token(request.tokens[m - 1]) : null;
   const step = (/** @type {number} */ by) => {
@@ -61,20 +61,20 @@ export function BlockTable({ session }) {
     ${table.length === 0 && html`<p class="dim">${hasEnded ? "It has ended: its blocks went back to the pool." : "It has no block yet."}</p>`}
     <div class="stepper">
       <button onClick=${() => step(-1)} disabled=${m === 0}>a token back</button>
-      <output><b>${counted(m)}</b> of ${counted(request.tokenSeqs.length)} output tokens${newest &&
+      <output><b>${counted(m)}</b> of ${several(request.tokenSeqs.length, "output token")}${newest &&
       html`<br />${m === 1 ? "prefill" : "decode"} chose <q class="mono">${visible(newest.text)}</q>`}</output>
       <button onClick=${() => step(1)} disabled=${m >= request.tokenSeqs.length}>a token on</button>
     </div>
     <${Facts}>
-      <${Fact} label="in the cache" value=${counted(cached)} unit=${m > 0 ? `= ${counted(N)} + ${counted(m)} − 1 tokens` : `of ${counted(N)} prompt tokens`} kind="C" formula=${formulas.cachedTokens} inputs=${{ N, m }}
-        note=${hasEnded ? "As it was when the request ended." : `Counted in the blocks of this table: ${counted(held)}.`} />
+      <${Fact} label="in the cache" value=${counted(cached)} unit=${cachedUnit(cached, N, m)} kind="C" formula=${formulas.cachedTokens} inputs=${{ N, m }}
+        note=${hasEnded ? "As it was when the request ended." : "Counted in the blocks of this table."} />
       <${Fact} label="bytes" value=${bytes} unit=${unit} kind="C" formula=${formulas.kvBytes} inputs=${{ L, Hkv, d, n: cached, b }} />
-      <${Fact} label="blocks" value=${counted(blocks)} unit=${`allocated ${inBytes(blocks * kv.block_bytes)}`} kind="C" formula=${formulas.blocksOf} inputs=${filled} />
+      <${Fact} label="blocks" value=${counted(blocks)} unit=${`allocated ${inBytes(blocks * kv.block_bytes)}`} kind="C" from="kv.ops" formula=${formulas.blocksOf} inputs=${{ n: cached, s: kv.block_tok }} />
     <//>
-    ${m > 0 &&
-    html`<${Why} lead=${`After ${counted(m)} output ${m === 1 ? "token" : "tokens"} the cache holds ${counted(formulas.cachedTokens.of({ N, m }))}.`}>
+    ${m > 0 && cached === N + m - 1 &&
+    html`<${Why} lead=${`After ${several(m, "output token")} the cache holds ${counted(cached)}.`}>
       The prompt's ${counted(N)} were written by prefill, which also chose the first output token. The newest token is not in the cache: its keys and values are
-      written when it is fed back<${Badge} of="cached tokens" kind="C" formula=${formulas.cachedTokens} inputs=${{ N, m }} />.
+      written when it is fed back.
     <//>`}
   <//>`;
 }
@@ -112,17 +112,17 @@ export function Missed({ session }) {
   const N = request.added?.prompt_tok ?? own.length;
   const missed = N - prefix.hit_tok;
   const about = `${counted(prefix.hit_tok)} of ${counted(N)} prompt tokens found`;
-  const perToken = promptTime(store, request);
+  const promptUs = promptTime(store, request, seq);
   return html`<${Panel} title=${html`Found and missed <${RequestName} request=${request} />`} about=${about}>
     <div class="found-bar" role="img" aria-label=${about}>
       <i style=${{ width: `${(100 * prefix.hit_tok) / Math.max(1, N)}%` }}></i>
     </div>
     ${prefix.miss_why
-      ? html`<${Why} lead=${prefix.hit_tok ? `It found ${counted(prefix.hit_tok)} tokens and missed ${counted(missed)}.` : `It found nothing of its ${counted(N)} tokens.`} trouble=${prefix.miss_why === "evicted"}>
+      ? html`<${Why} lead=${prefix.hit_tok ? `It found ${several(prefix.hit_tok, "token")} and missed ${counted(missed)}.` : `It found nothing of its ${several(N, "token")}.`} trouble=${prefix.miss_why === "evicted"}>
           ${REASONS[prefix.miss_why] ?? prefix.miss_why}
-          ${prefix.miss_why === "evicted" && prefix.evicted_ago !== undefined && ` ${counted(prefix.evicted_ago)} blocks have been evicted since.`}
+          ${prefix.miss_why === "evicted" && prefix.evicted_ago !== undefined && ` Since then ${several(prefix.evicted_ago, "block")} went.`}
           ${prefix.miss_why === "recurrent" && prefix.snapshot_at_tok !== undefined && ` It takes one behind token ${counted(prefix.snapshot_at_tok)}, where the next prompt that begins like this goes on.`}
-          ${perToken !== null && html` Computing the ${counted(missed)} tokens took ${inTime(perToken)}<${Badge} of="prompt time" kind="M" from="step.fwd_us of the steps that computed its prompt" note="The steps may have computed other requests as well." />.`}
+          ${promptUs !== null && html` Computing ${several(missed, "token")} took ${inTime(promptUs)}<${Badge} of="prompt time" kind="M" from="step.fwd_us of the steps that computed its prompt" note="The steps may have computed other requests as well." />.`}
         <//>`
       : html`<${Why} lead="Everything that can be found was found.">The last token of a prompt is always computed: its logits choose the first output token.<//>`}
     ${at >= 0 && theirs.length > 0 &&
@@ -157,13 +157,14 @@ function textIds(store, request) {
  * The time of the steps that computed a request's prompt; null if they are no longer kept.
  * @param {Store} store
  * @param {EngineRequest} request
+ * @param {number} seq
  */
-function promptTime(store, request) {
-  const until = request.tokenSeqs[0] ?? store.head.seq;
+function promptTime(store, request, seq) {
+  const { steps } = store;
+  const last = store.token(request.tokens[0])?.step ?? Infinity; // its event follows that of the token
   let time = null;
-  for (let row = store.steps.find("seq", request.seq); row < store.steps.end && store.steps.get("seq", row) <= until; row++) {
-    const part = store.batch(row).find((each) => each.request === request);
-    if (part) time = (time ?? 0) + store.steps.get("fwd_us", row);
+  for (let row = steps.find("seq", request.seq); row <= store.rowAt(steps, seq) && steps.get("step", row) <= last; row++) {
+    if (store.batch(row).some((each) => each.request === request)) time = (time ?? 0) + steps.get("fwd_us", row);
   }
   return time;
 }
@@ -228,14 +229,14 @@ export function PrefixTree({ session }) {
         return html`<li key=${nodes[0].block} style=${{ "--depth": Math.min(depth, 8), "--c": request ? hueVariable(request) : "var(--line2)" }} class=${refs > 0 ? "used" : "kept"}>
           <button onClick=${() => (selection.block.value = nodes[0].block)}>
             <span class="mono">${nodes.map((node) => node.text).join("").slice(0, 160).replaceAll("\n", "↵")}</span>
-            <small>${counted(nodes.length)} ${nodes.length === 1 ? "block" : "blocks"}${refs > 1 ? ` · shared by ${refs}` : refs === 1 ? " · in use" : " · kept"}</small>
+            <small>${several(nodes.length, "block")}${refs > 1 ? ` · shared by ${refs}` : refs === 1 ? " · in use" : " · kept"}</small>
           </button>
           ${request && html`<${RequestName} request=${request} />`}
         </li>`;
       })}
     </ol>
     <p class="small dim">
-      ${counted(reply.nodes.length)} blocks in ${counted(runs.length)} runs<${Badge} of="blocks of the tree" kind="C" from="GET /v1/kv/tree" />.
+      ${several(reply.nodes.length, "block")} in ${several(runs.length, "run")}<${Badge} of="blocks of the tree" kind="C" from="GET /v1/kv/tree" />.
       An indented run continues the text above it; a branch is where two texts part.
       ${runs.length > RUNS_SHOWN && ` The first ${RUNS_SHOWN} are shown.`}
     </p>

@@ -3,7 +3,7 @@
 
 import { lastAtMost } from "../draw/lines.js";
 import { html, signal } from "../html.js";
-import { count, inBytes } from "../parts/numbers.js";
+import { count, digits, inBytes, inTime, several } from "../parts/numbers.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { createStreamed } from "../state/api.js";
 
@@ -16,7 +16,7 @@ export function newRun(begin) {
     kind: begin.kind,
     arms: begin.arms.map((/** @type {any} */ arm, /** @type {number} */ number) => ({
       name: arm.arm, number, useKvCache: arm.use_kv_cache, tokens: [], passed: [], flops: [], moved: [], stepUs: [], timeUs: [], heldBytes: [],
-      texts: [],
+      texts: [], runsUs: [],
     })),
     requests: begin.requests,
     promptTok: begin.prompt_ids.length,
@@ -42,7 +42,28 @@ export function take(run, event) {
     arm.timeUs.push(event.t_us);
     arm.heldBytes.push(event.kv_held_bytes);
     arm.texts.push(event.new[0]?.[2] ?? "");
-  } else if (event.ev === "cmp.end") run.end = event;
+  } else if (event.ev === "cmp.run") /** @type {Arm} */ (run.arms.find((each) => each.name === event.arm)).runsUs.push(event.t_us);
+  else if (event.ev === "cmp.end") run.end = event;
+}
+
+/** From the shortest run of an arm to the longest. @param {Arm} arm */
+export const spreadOf = ({ runsUs }) => `${inTime(Math.min(...runsUs))} – ${inTime(Math.max(...runsUs))}`;
+
+/** Whether a run of each of two arms took longer than one of the other. @param {Arm[]} arms */
+export const isNoise = (...[{ runsUs: one }, { runsUs: two }]) => Math.max(...one) >= Math.min(...two) && Math.max(...two) >= Math.min(...one);
+
+/**
+ * The median times of two arms of a comparison that has ended, and how many times as fast one was as the other; or that they are no more apart than runs
+ * of one arm.
+ * @param {Comparison} run
+ * @param {number} arm
+ * @param {number} other
+ */
+export function timeSentence({ arms, end }, arm, other) {
+  const [a, b] = [arm, other].map((each) => end.arms[arms[each].name].t_us);
+  const num = arms[arm].runsUs.length;
+  const runs = num > 1 ? `the medians of ${num} runs in turn` : "in one run each";
+  return `${inTime(a)} and not ${inTime(b)}, ${runs}: ${isNoise(arms[arm], arms[other]) ? "no more apart than runs of one way are" : `${digits(b / a)} times as fast`}.`;
 }
 
 /** How many output tokens the longest arm has so far. @param {Comparison} run */
@@ -236,7 +257,7 @@ function Written({ arm, run, at, title }) {
     ${title && html`<h3>${title}</h3>`}
     <p class="mono text" tabindex="0" role="region" aria-label="what was written">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
     <p class="small dim">
-      this step: <b>${count(passed)}</b> ${passed === 1 ? "token" : "tokens"} through the model${run.requests === 1 &&
+      this step: <b>${several(passed, "token")}</b> through the model${run.requests === 1 &&
       html`, <b>${arm.useKvCache ? count(arm.passed[row] - passed) : "none"}</b> from the cache`} · ${isEnd && arm.useKvCache ? "the end frees the cache" : kept}
     </p>
   </div>`;

@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
-import { Badge, count as counted, duration, Fact, Facts, inBytes } from "../parts/numbers.js";
+import { Badge, cachedUnit, count as counted, duration, Fact, Facts, inBytes, plural, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReadableSeq } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
@@ -42,7 +42,7 @@ export function Text({ session, state, focus, read }) {
     <//>`;
   }
   const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;
-  const about = `prompt ${counted(focus.promptTok)} tokens, then one at a time; the deeper the tint, the surer the model was`;
+  const about = `prompt ${several(focus.promptTok, "token")}, then one at a time; the deeper the tint, the surer the model was`;
   return html`<${Panel} title=${html`The text <${RequestName} request=${focus.request} />`} about=${about} actions=${actions}>
     <${Tokens} session=${session} state=${state} read=${read} />
     <${Ending} focus=${focus} />
@@ -117,15 +117,15 @@ function Took({ session, focus }) {
   const [each, eachUnit] = first && last && count > 1 ? duration((last.t_us - first.t_us) / (count - 1)) : ["–", ""];
   const passed = store.passedCount(request, cursor.seq.value);
   const naive = formulas.passesNaive.of({ N: promptTok, T: count });
-  const sum = { N: promptTok, m: count };
+  const cached = store.cachedCount(request, cursor.seq.value);
   return html`<${Facts}>
     <${Fact} label="first token" value=${ttft} unit=${ttftUnit} kind="M" from="tok.t_us − req.add.arrive_us"
       note="From the moment the client asked, queue and prompt included, to the first token." />
     <${Fact} label="each token" value=${each} unit=${eachUnit} kind="M" from="tok.t_us: the mean after the first" />
-    <${Fact} label="in the cache" value=${counted(formulas.cachedTokens.of(sum))} unit=${`= ${promptTok} + ${count} − 1 tokens`} kind="C"
-      formula=${formulas.cachedTokens} inputs=${sum}
+    <${Fact} label="in the cache" value=${cached === null ? "–" : counted(cached)} unit=${cachedUnit(cached, promptTok, count)} kind="C"
+      formula=${formulas.cachedTokens} inputs=${{ N: promptTok, m: count }}
       note="The newest token is not in the cache yet: its keys and values are written when it is fed back to choose the next one." />
-    <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`tokens; without a cache ${counted(naive)}`} kind="C"
+    <${Fact} label="passed the model" value=${passed === null ? "–" : counted(passed)} unit=${`${plural(passed ?? 0, "token")}; without a cache ${counted(naive)}`} kind="C"
       from="step.batch, summed"
       note="Drafts and what preemptions repeat count; what the cache had does not pass." />
   <//>`;
@@ -138,7 +138,7 @@ export function Blocks({ session, focus }) {
   const kv = store.hello?.kv;
   if (!focus || !kv) return null;
   const pool = store.pool.at(seq);
-  const { request, promptTok, count, hasEnded } = focus;
+  const { request, hasEnded } = focus;
   const table = (pool.tables.get(request.number) ?? []).filter((block) => block >= 0);
   const kept = [];
   if (table.length === 0) {
@@ -146,7 +146,7 @@ export function Blocks({ session, focus }) {
       if (pool.owners[block] === 0 && pool.flags[block] & SEALED && pool.lastOwner[block] === request.number) kept.push(block);
     }
   }
-  const cached = formulas.cachedTokens.of({ N: promptTok, m: count });
+  const cached = store.cachedCount(request, seq) ?? 0;
   const perToken = kv.block_bytes / kv.block_tok;
   const about = html`${table.length || kept.length || "none"} of ${kv.n_blocks} blocks of ${kv.block_tok} tokens · ${inBytes(cached * perToken)}<${Badge}
     of="bytes in the cache" kind="C" formula=${BYTES} inputs=${{ n: cached, "B / s": perToken }}

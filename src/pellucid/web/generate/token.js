@@ -3,9 +3,8 @@
 
 import { entropyBits } from "../formulas.js";
 import { html, useEffect, useMemo } from "../html.js";
-import { Select, Slider, upTo } from "../parts/controls.js";
 import { Badge, count as counted, digits, percent } from "../parts/numbers.js";
-import { Empty, Panel, Refused, useReply, Why } from "../parts/panel.js";
+import { Empty, Panel, Refused, Select, Slider, upTo, useReply, Why } from "../parts/panel.js";
 import { quoted, visible } from "../parts/token_text.js";
 import { messageOf } from "../state/api.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";

@@ -107,6 +107,15 @@ export const measured = (from, note) => ({ kind: "M", from, note });
 /** @param {string} from @param {string} [note] @returns {Origin} */
 export const counted = (from, note) => ({ kind: "C", from, note });
 
+/** "step" or "steps". @param {number | string} value @param {string} noun */
+export const plural = (value, noun) => (Number(value) === 1 ? noun : `${noun}s`);
+
+/** "1 step", "2 steps". @param {number} value @param {string} noun */
+export const several = (value, noun) => `${count(value)} ${plural(value, noun)}`;
+
+/** What the tokens in the cache are made of. @param {number | null} cached @param {number} N of the prompt @param {number} m output tokens */
+export const cachedUnit = (cached, N, m) => (m > 0 && cached === N + m - 1 ? `= ${count(N)} + ${count(m)} − 1 tokens` : `of ${several(N + m, "token")}`);
+
 /** A duration that may be missing. @param {number | undefined} us */
 export const maybeTime = (us) => (us === undefined ? undefined : inTime(us));
 

@@ -69,14 +69,11 @@ export function emptySeats(load, seats) {
  * @param {any} line of /v1/requests
  */
 export function causeOf(line) {
-  if (line.waits) {
-    const ahead = line.waits.own_ahead + line.waits.others_ahead;
-    return { position: line.queue_position ?? ahead + 1, cause: String(line.waits.cause) };
-  }
+  if (line.waits) return { place: line.queue_position + 1, cause: String(line.waits.cause) };
   const facts = /** @type {any} */ (Object.values(line.completions ?? {})[0]);
   if (facts && (facts.state === "waiting" || facts.state === "preempted" || facts.state === "swapped")) {
     const blocks = facts.need_blocks ? `: needs ${facts.need_blocks} blocks, ${facts.free_blocks} are free` : "";
-    return { position: line.queue_position ?? null, cause: `${facts.reason ?? facts.state}${blocks}` };
+    return { place: null, cause: `${facts.reason ?? facts.state}${blocks}` };
   }
   return null;
 }

@@ -2,12 +2,11 @@
 // What drafts did: the same text without and with them, rounds as rows beside what the model chose, acceptance by position, and whether drafts paid: the
 // measured speed-up beside the formula's, with a slider for each of its letters.
 
-import { newRun, take } from "../compare/loops.js";
+import { isNoise, newRun, spreadOf, take, timeSentence } from "../compare/loops.js";
 import * as formulas from "../formulas.js";
 import { html, signal, useEffect } from "../html.js";
-import { Choice, Slider } from "../parts/controls.js";
-import { Badge, count, counted, digits, Fact, Facts, FigureTable, inTime, measured, Num, percent } from "../parts/numbers.js";
-import { Empty, Legend, Panel, RequestName, Why } from "../parts/panel.js";
+import { Badge, count, counted, digits, Fact, Facts, FigureTable, inTime, measured, Num, percent, plural, several } from "../parts/numbers.js";
+import { Choice, Empty, Legend, Panel, RequestName, Slider, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
 import { createStreamed } from "../state/api.js";
 
@@ -108,7 +107,7 @@ function timesOfBoth({ end, arms }) {
   const plainUs = plain.t_us / arms[0].tokens.length;
   return {
     steps: arms[1].tokens.length, rounds: drafted.rounds, right: drafted.right, spent: drafted.t_us, withoutUs: plain.t_us,
-    speedup: plain.t_us / drafted.t_us, k: drafted.drafted / drafted.rounds, c: drafted.draft_us / drafted.drafted / plainUs,
+    speedup: plain.t_us / drafted.t_us, isNoise: isNoise(...arms), k: drafted.drafted / drafted.rounds, c: drafted.draft_us / drafted.drafted / plainUs,
     v: (drafted.t_us - drafted.draft_us) / arms[1].tokens.length / plainUs,
   };
 }
@@ -124,9 +123,9 @@ function timesOfSteps({ draftSteps, steps }, seq) {
   const end = draftSteps.find("seq", seq + 1);
   for (let row = draftSteps.first; row < end; row++) {
     const plain = draftSteps.get("plain_us", row);
-    if (Number.isNaN(plain)) continue;
-    const requests = draftSteps.get("n_req", row);
     const step = steps.find("step", draftSteps.get("step", row));
+    if (Number.isNaN(plain) || (step < steps.end && steps.get("seq", step) > seq)) continue;
+    const requests = draftSteps.get("n_req", row);
     const decoding = step < steps.end && steps.get("step", step) === draftSteps.get("step", row) ? steps.get("batch_size", step) : requests;
     sum.withoutUs += plain * (1 + draftSteps.get("n_right", row) / decoding);
     sum.steps += 1;
@@ -161,7 +160,8 @@ export function Both({ state }) {
     ["passes of the model", (arm) => count(arm.passes), counted("events cmp: one for each step, the prompt's among them")],
     ["tokens a pass", (arm) => digits(arm.n_tok / arm.passes), counted("new tokens / passes")],
     ["drafts, of them right", (arm) => (arm.drafted ? `${count(arm.drafted)}, ${percent(arm.right / arm.drafted)}` : undefined), counted("cmp.end.drafted, right")],
-    ["time", (arm) => inTime(arm.t_us), measured("cmp.end.t_us, that of drafting included")],
+    ["time", (arm) => inTime(arm.t_us), measured("cmp.run.t_us, the median, that of drafting included")],
+    ["times of its runs", spreadOf, measured("cmp.run.t_us, the least and the most: the ways run in turn")],
     ["of it drafting", (arm) => (arm.drafted ? inTime(arm.draft_us) : undefined), measured("cmp.end.draft_us")],
   ];
   return html`<${Panel} title="The same text, without and with" about="on engines of their own over the same weights">
@@ -173,9 +173,9 @@ export function Both({ state }) {
     </div>
     <p class="faint small">Each shade is one pass of the model: where drafts were right, a pass wrote several tokens.</p>
     ${end && html`<${FigureTable} rows=${rows}
-      columns=${run.arms.map(({ name, number, tokens }) => ({ name: NAMES[name], hue: `var(--o${number + 1})`, of: { ...end.arms[name], passes: tokens.length } }))} />
-      <${Why} trouble=${end.first_diff !== null} lead=${end.first_diff === null ? `All ${count(end.same_tok)} tokens are the same.` : `The texts part at token ${end.first_diff + 1}.`}>
-        Drafts changed the number of passes and the time, here ${digits(end.arms.plain.t_us / end.arms.drafted.t_us)} times as fast<${Badge} of="speed-up" kind="M" from="t_us without / t_us with" />, and not the text<${Badge} of="same tokens" kind="C" from="cmp.end.same_tok" />.
+      columns=${run.arms.map(({ name, number, tokens }) => ({ name: NAMES[name], hue: `var(--o${number + 1})`, of: { ...end.arms[name], runsUs: end.arms[name].runs_us, passes: tokens.length } }))} />
+      <${Why} trouble=${end.first_diff !== null} lead=${end.first_diff === null ? html`All ${count(end.same_tok)} tokens are the same.<${Badge} of="same tokens" kind="C" from="cmp.end.same_tok" />` : `The texts part at token ${end.first_diff + 1}.`}>
+        Drafts changed the number of passes and the time: ${timeSentence(run, 1, 0)}<${Badge} of="speed-up" kind="M" from="t_us without / t_us with" />
       <//>`}
   <//>`;
 }
@@ -204,7 +204,7 @@ export function Rounds({ session, state, rounds }) {
     return html`<${Panel} title="Rounds" actions=${actions}><${Empty}><p>${isBoth ? "" : html`No drafts of ${name ?? "a request"} so far. `}${why}</p><//><//>`;
   }
   const { right, drafted, leviathan, withLeviathan, rightThere } = acceptance(rounds);
-  return html`<${Panel} title=${isBoth ? "Rounds" : html`Rounds of ${name}`} about=${`${count(rounds.length)} rounds, the newest first`} actions=${actions}>
+  return html`<${Panel} title=${isBoth ? "Rounds" : html`Rounds of ${name}`} about=${`${several(rounds.length, "round")}, the newest first`} actions=${actions}>
     <div class="rounds-box" tabindex="0" role="region" aria-label="rounds">
       <table class="draft-rounds">
         <thead><tr><th scope="col">step</th><th scope="col">drafts${withLeviathan > 0 ? ", with the model's probability" : ""}</th><th scope="col">the model's own</th><th scope="col" class="number">right</th>${withLeviathan > 0 && html`<th scope="col" class="number">Leviathan</th>`}</tr></thead>
@@ -236,7 +236,7 @@ export function Rounds({ session, state, rounds }) {
       ]}
     />
     <${Why} lead="The text is the same with and without drafts, bit for bit.">
-      A draft is kept only if it equals the token that the model draws itself at that position, with the same noise. Of ${count(drafted)} drafts ${count(right)} were
+      A draft is kept only if it equals the token that the model draws itself at that position, with the same noise. Of ${several(drafted, "draft")} ${count(right)} were
       equal<${Badge} of="drafts that were right" kind="C" from="draft.n_right, summed" />: so many tokens needed no pass of their own.
       ${withLeviathan > 0 && html` Leviathan's rule, which keeps the distribution but not the text, would have kept ${digits(leviathan)} where this one kept ${count(rightThere)}<${Badge}
         of="Leviathan's rule" kind="E" from="draft.leviathan_tok, summed" note="Expected drafts that the rule accepts: the sum over drafts of the product of the overlaps up to there." />.`}
@@ -249,6 +249,7 @@ export function ByPosition({ rounds }) {
   const { positions, judged, right } = acceptance(rounds);
   if (positions.length === 0) return null;
   const shares = positions.map((each) => each.right / each.judged);
+  const brings = formulas.tokensByPosition.of({ a: shares });
   return html`<${Panel} title="Acceptance by position" about="of drafts whose forerunners were right">
     <table class="positions">
       <thead><tr><th scope="col">draft</th><th scope="col">right</th><th scope="col" class="number">share</th><th scope="col" class="number">of</th></tr></thead>
@@ -261,7 +262,7 @@ export function ByPosition({ rounds }) {
     </table>
     <${Why} lead=${`${percent(right / judged)} of the judged drafts were right`}>
       (${count(right)} of ${count(judged)})<${Badge} of="a" kind="C" from="draft.n_right, and one wrong draft in each round that ended early" />. This is a of the formula, which takes it as the same at each position.
-      With the share of each position, a round of ${shares.length} drafts brings <${Num} of="tokens a round" value=${formulas.tokensByPosition.of({ a: shares })} unit="tokens" kind="E"
+      With the share of each position, a round of ${several(shares.length, "draft")} brings <${Num} of="tokens a round" value=${brings} unit=${plural(digits(brings), "token")} kind="E"
         formula=${formulas.tokensByPosition} inputs=${{ a: shares }} />.
     <//>
   <//>`;
@@ -293,15 +294,16 @@ export function Paid({ session, state }) {
   const byK = Array.from({ length: MAX_K }, (_, index) => formulas.draftSpeedup.of({ ...inputs, k: index + 1 }));
   const best = byK.indexOf(Math.max(...byK));
   const most = Math.max(1, ...byK);
+  const brought = times ? digits(1 + times.right / times.rounds) : "";
   const isMoved = Object.keys(moved.value).length > 0;
-  const about = both ? "by the run with and without" : times ? `${count(times.steps)} steps of the serving engine with drafts` : "no step with drafts was measured yet";
+  const about = both ? "by the run with and without" : times ? `${several(times.steps, "step")} of the serving engine with drafts` : "no step with drafts was measured yet";
   return html`<${Panel} title="Did it pay" about=${about}
     actions=${isMoved && html`<button class="quiet" onClick=${() => (moved.value = {})}>${times ? "as measured" : "reset"}</button>`}>
     ${times &&
     html`<${Facts}>
       <${Fact} label="measured" value=${times.speedup} unit="times as fast" kind="M"
         from=${both ? "t_us without / t_us with, of cmp.end" : "Σ plain_us·(1 + n_right / requests) / (Σ step_us + Σ draft_us) of draft.step"}
-        note=${both ? "Both ran, one after the other." : "plain_us is how long recent steps of this engine without drafts took: the same tokens would have taken that many of them."} />
+        note=${both ? "The medians of runs in turn." : "plain_us is how long recent steps of this engine without drafts took: the same tokens would have taken that many of them."} />
       ${times.wonUs !== undefined &&
       html`<${Fact} label="won, as the engine books it" value=${inTime(times.wonUs)} kind="E" from="Σ draft.step.won_us"
         note="The engine decides by smoothed times of steps, of which one slow step changes little; negative: drafts cost more than they saved." />`}
@@ -322,8 +324,8 @@ export function Paid({ session, state }) {
       </tbody>
     </table>
     ${times
-      ? html`<${Why} trouble=${times.speedup < 1} lead=${times.speedup < 1 ? `Drafts cost ${inTime(times.spent - times.withoutUs)} here.` : `Drafts saved ${inTime(times.withoutUs - times.spent)} here.`}>
-          A step with drafts took ${digits(times.v)} times as long as one without, and brought ${digits(1 + times.right / times.rounds)} tokens a request. ${best + 1}${best === 0 ? " draft" : " drafts"} a round would be best by the formula; it takes v as the same for each k, which a longer round exceeds.
+      ? html`<${Why} trouble=${times.speedup < 1} lead=${times.isNoise ? "Drafts made no difference beyond that of runs." : times.speedup < 1 ? `Drafts cost ${inTime(times.spent - times.withoutUs)} here.` : `Drafts saved ${inTime(times.withoutUs - times.spent)} here.`}>
+          A step with drafts took ${digits(times.v)} times as long as one without, and brought ${brought} ${plural(brought, "token")} a request. ${several(best + 1, "draft")} a round would be best by the formula; it takes v as the same for each k, which a longer round exceeds.
         <//>`
       : html`<${Why} lead="Drafts pay if they are often right and verifying is nearly free.">With these values a round brings ${digits(formulas.expectedTokens.of({ ...inputs, k: Math.round(inputs.k) }))} tokens.<//>`}
   <//>`;

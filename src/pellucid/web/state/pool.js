@@ -151,6 +151,11 @@ export class Pool {
     return { used, cached, free: this.numBlocks - used - cached, waste, shared, extra };
   }
 
+  /** How many tokens a block table holds. @param {number[]} table */
+  tokensIn(table) {
+    return table.reduce((sum, block) => sum + (this.fill[block] ?? 0), 0);
+  }
+
   /**
    * The requests that own a block, by number.
    * @param {number} block

@@ -140,6 +140,7 @@ export function createCursor(store) {
       step < 0 ? 0 : store.steps.get("t_us", step),
       token < 0 ? 0 : store.tokens.get("t_us", token),
       kv < 0 ? 0 : store.kv.get("t_us", kv),
+      ...[...store.requests.values()].map((request) => store.stateAt(request, at)?.t_us ?? 0),
     );
   }
 
@@ -159,16 +160,13 @@ export function createCursor(store) {
     held.value = value === null ? null : Math.max(store.firstSeq, Math.min(value, store.head.seq));
   }
 
-  /** Holds at the end of a step. @param {number} row */
+  /** Holds at the end of a step: before the first event of the next one. @param {number} row */
   function holdStep(row) {
     const { first, end } = store.steps;
     if (end === first) return;
     const target = Math.max(first, Math.min(row, end - 1));
-    // Events that a step causes are booked before the next step begins: show what it led to.
-    const next = target + 1 < end ? store.steps.get("seq", target + 1) : store.head.seq + 1;
-    const kvRow = store.rowAt(store.kv, next - 1);
-    const own = store.steps.get("seq", target);
-    hold(kvRow >= 0 && store.kv.get("seq", kvRow) > own ? Math.min(store.kv.get("seq", kvRow), next - 1) : own);
+    if (target + 1 < end) hold(store.steps.get("first_seq", target + 1) - 1);
+    else hold(store.stepSeq > store.steps.get("seq", target) ? store.stepSeq - 1 : store.head.seq);
   }
 
   let lastFrame = 0;

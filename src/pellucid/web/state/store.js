@@ -33,7 +33,7 @@ export class Store {
         seq: Float64Array, t_us: Float64Array, step: Int32Array, kind: Uint8Array, sched_us: Float64Array,
         fwd_us: Float64Array, sample_us: Float64Array, emit_us: Float64Array, idle_us: Float64Array, flops: Float64Array,
         w_bytes: Float64Array, kv_read_bytes: Float64Array, kv_write_bytes: Float64Array, budget_tok: Int32Array,
-        pred_us: Float64Array, batch_first: Float64Array, batch_size: Int32Array,
+        pred_us: Float64Array, batch_first: Float64Array, batch_size: Int32Array, first_seq: Float64Array,
       },
       MAX_STEPS,
     );
@@ -81,6 +81,8 @@ export class Store {
     /** Events that were missed, this page being slower; the seq of the newest. */
     this.missed = 0;
     this.lastGap = -1;
+    /** The seq of the first event of the newest step. */
+    this.stepSeq = -1;
   }
 
   /** Forgets everything. */
@@ -110,6 +112,7 @@ export class Store {
       this.early = null;
     }
     if (event.seq <= this.head.seq) return; // a hello repeated for another reader, or an overlap after a resumption
+    if (event.step > this.head.step) this.stepSeq = event.seq;
     this.head = { seq: event.seq, t_us: event.t_us, step: event.step };
     if (this.firstSeq < 0) this.firstSeq = event.seq;
     const handler = /** @type {Record<string, (event: any) => void>} */ (/** @type {any} */ (HANDLERS))[event.ev];
@@ -136,7 +139,7 @@ export class Store {
     /** @type {EngineRequest} */
     const made = {
       number, name: isLook(req) ? "look" : `r${++this.named}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
-      tokens: [], tokenSeqs: [], stepSeqs: [], passed: [],
+      tokens: [], tokenSeqs: [], stepSeqs: [], passed: [], cached: [],
     };
     this.requests.set(req, made);
     this.byNumber.push(made);
@@ -236,6 +239,30 @@ export class Store {
   passedCount(request, seq) {
     if (request.added?.arrive_us === undefined || this.lastGap >= request.seq) return null;
     return request.passed[countUpTo(request.stepSeqs, seq) - 1] ?? 0;
+  }
+
+  /**
+   * How many tokens of a request the cache held at a moment or, if it has ended, at its end; null: steps of it were missed.
+   * @param {EngineRequest} request
+   * @param {number} seq
+   */
+  cachedCount(request, seq) {
+    const table = this.pool.at(seq).tables.get(request.number);
+    if (table?.length) return this.pool.at(seq).tokensIn(table);
+    return this.passedCount(request, seq) && request.cached[countUpTo(request.stepSeqs, seq) - 1];
+  }
+
+  /**
+   * Books the work of a step, or what a preemption took.
+   * @param {EngineRequest} request
+   * @param {number} seq
+   * @param {number} passed tokens in this step
+   * @param {number} cached tokens after it
+   */
+  book(request, seq, passed, cached) {
+    request.stepSeqs.push(seq);
+    request.passed.push((request.passed.at(-1) ?? 0) + passed);
+    request.cached.push(cached);
   }
 
   /**
@@ -341,6 +368,7 @@ const HANDLERS = {
   preempt(event) {
     const request = this.request(event.req, event.seq);
     request.preempts.push(event);
+    this.book(request, event.seq, 0, (request.cached.at(-1) ?? 0) - event.lost_tok);
     this.pool.shorten(event.seq, request.number, event.freed_blocks);
   },
   draft(event) {
@@ -355,14 +383,15 @@ const HANDLERS = {
     for (const [req, q_tok, ctx_tok] of event.batch) {
       const request = this.request(req, event.seq);
       this.batches.push({ request: request.number, q_tok, ctx_tok });
-      request.stepSeqs.push(event.seq);
-      request.passed.push((request.passed.at(-1) ?? 0) + q_tok);
+      const round = request.drafts.at(-1);
+      const wrong = round?.step === event.step ? round.draft.length - round.n_right : 0;
+      this.book(request, event.seq, q_tok, ctx_tok - wrong);
     }
     const { seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes } = event;
     this.steps.push({
       seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes, kind: STEP_KINDS.indexOf(event.kind),
       kv_read_bytes: event.kv_read_bytes, kv_write_bytes: event.kv_write_bytes, budget_tok: event.budget_tok,
-      pred_us: event.pred_us ?? -1, batch_first: first, batch_size: event.batch.length,
+      pred_us: event.pred_us ?? -1, batch_first: first, batch_size: event.batch.length, first_seq: this.stepSeq,
     });
   },
   kv(event) {

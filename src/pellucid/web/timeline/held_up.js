@@ -3,7 +3,7 @@
 
 import { hueVariable } from "../draw/hues.js";
 import { html } from "../html.js";
-import { Badge, count, Fact, Facts, inTime, percent } from "../parts/numbers.js";
+import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReadableSeq, Why } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
 import { lifeOf, phasesOf } from "./lanes.js";
@@ -53,7 +53,7 @@ export function HeldUp({ session }) {
   const name = html`<${RequestName} request=${request} />`;
   const others = (/** @type {string[] | undefined} */ names) =>
     names?.map((req) => html` <${RequestName} request=${store.requests.get(req)} onClick=${() => (selection.req.value = req)} />`);
-  return html`<${Panel} title=${html`What held ${name} up`} about=${request.added && `${count(request.added.prompt_tok)} tokens of prompt`}>
+  return html`<${Panel} title=${html`What held ${name} up`} about=${request.added && several(request.added.prompt_tok, "prompt token")}>
     ${ledger ? html`<${Ledger} request=${request} ledger=${ledger} others=${others} />` : html`<${SoFar} store=${store} request=${request} seq=${seq} now=${now} />`}
     <h3>What happened to it</h3>
     <ol class="changes">
@@ -61,7 +61,7 @@ export function HeldUp({ session }) {
         (state) => html`<li key=${state.seq}>
           <button class="quiet mono" title="go there" onClick=${() => cursor.seek(state.seq)}>+${inTime(Math.max(0, state.t_us - start))}</button>
           <span><b>${state.to}</b> ${ENDED.has(state.to) ? state.finish ?? "" : REASONS[state.reason] ?? state.reason}${state.need_blocks
-            ? html`, ${state.from === state.to || state.to === "preempted" ? "lacks" : "got"} ${count(state.need_blocks)} ${state.need_blocks === 1 ? "block" : "blocks"}`
+            ? html`, ${state.from === state.to || state.to === "preempted" ? "lacks" : "got"} ${several(state.need_blocks, "block")}`
             : ""}${state.free_blocks !== undefined && !ENDED.has(state.to) ? html`, ${count(state.free_blocks)} free` : ""}${state.blocked_by?.length
             ? html`; ${state.reason === "preempted" ? "taken by" : "held by"}${others(state.blocked_by)}`
             : ""}</span>

@@ -5,7 +5,7 @@ import { hatch, hue, hueVariable } from "../draw/hues.js";
 import { roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { html, signal, useRef } from "../html.js";
-import { Badge, count, Fact, Facts, inTime, percent } from "../parts/numbers.js";
+import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
 import { Legend, Panel, useReadableSeq, Why } from "../parts/panel.js";
 import { ENDED, STEP_KINDS } from "../state/store.js";
 
@@ -356,7 +356,7 @@ export function Lanes({ session, span, asTable, actions }) {
   };
 
   const counts = () => countPasses(store, all, seq);
-  const label = `${count(requests.length)} ${requests.length === 1 ? "request" : "requests"} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
+  const label = `${several(requests.length, "request")} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
   return html`<${Panel} title="Requests" about=${label} actions=${actions}>
     <${Picture}
       label=${label}
@@ -545,7 +545,7 @@ export function Steps({ session, span, asTable }) {
     drawnTo.current = to > from ? steps.get("t_us", to - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), STEPS_HEIGHT);
   };
-  const label = `${count(num)} steps in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
+  const label = `${several(num, "step")} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
   /** @param {number} row */
   const describe = (row) => `Step ${steps.get("step", row)}, ${STEP_KINDS[steps.get("kind", row)]}: ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, row))}`).join(", ")}`;
   const shown = current >= steps.first ? current : -1;
@@ -596,7 +596,7 @@ export function Steps({ session, span, asTable }) {
         <${Fact} label="schedule and emit" value=${percent((sums.sched_us + sums.emit_us) / Math.max(1, busy))} unit=${inTime(sums.sched_us + sums.emit_us)} kind="M" from="Σ step.sched_us + Σ step.emit_us of the steps shown" />
         <${Fact} label="idle" value=${percent(idle / Math.max(1, busy + idle))} unit=${inTime(idle)} kind="M" from="Σ step.idle_us between the steps shown" />
       <//>
-      <${Why} lead=${`${count(num)} steps took ${inTime(busy)}:`}>
+      <${Why} lead=${`${several(num, "step")} took ${inTime(busy)}:`}>
         ${inTime(busy / num)} each. The forward pass is ${percent(sums.fwd_us / Math.max(1, busy))} of that; what remains is the engine's own work around it.
       <//>`}
   <//>`;

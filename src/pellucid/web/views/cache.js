@@ -5,7 +5,7 @@ import { Contents, PoolMap } from "../cache/pool_map.js";
 import { BlockTable, Missed, PrefixTree } from "../cache/tables.js";
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { tableKey, useKeys } from "../parts/controls.js";
+import { tableKey, useKeys } from "../parts/panel.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {

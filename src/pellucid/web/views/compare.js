@@ -1,15 +1,14 @@
 // @ts-check
 // Compare: the same work done two ways by this engine, really run: with and without the cache, in three formats, alone and together.
 
-import { compareState, KINDS, Loops } from "../compare/loops.js";
+import { compareState, KINDS, Loops, spreadOf, timeSentence } from "../compare/loops.js";
 import { hueVariable } from "../draw/hues.js";
 import { Lines } from "../draw/lines.js";
 import { useAsTable } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
-import { Choice, focusOn, press, Prompt, Slider, submits, tableKey, useKeys } from "../parts/controls.js";
-import { Badge, count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, median, percent } from "../parts/numbers.js";
-import { Empty, NeedsServer, Panel, Refused, Why } from "../parts/panel.js";
+import { count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, median, percent, several } from "../parts/numbers.js";
+import { Choice, Empty, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, tableKey, useKeys, Why } from "../parts/panel.js";
 
 /** @type {Record<string, string>} */
 const ABOUT = {
@@ -75,7 +74,7 @@ export function Figures({ state }) {
     return html`<${Panel} title="What each took"><${Empty}><p>
       Run it: tokens passed, operations, bytes and time of each way are counted and measured while this engine really does the work.
     </p><//><//>`;
-  const about = run.isRunning ? "so far" : run.end ? `${run.promptTok} prompt tokens, ${run.maxTokens} new ones${run.requests > 1 ? `, ${run.requests} requests` : ""}` : "stopped early";
+  const about = run.isRunning ? "so far" : run.end ? `${several(run.promptTok, "prompt token")}, ${run.maxTokens} new${run.requests > 1 ? `, ${run.requests} requests` : ""}` : "stopped early";
   return html`<${Panel} title="What each took" about=${about}>
     <${FigureTable} columns=${run.arms.map((arm) => ({ name: nameOf(arm.name), hue: hueVariable(arm), of: arm }))} rows=${rowsOf(run)} />
     ${run.end && html`<${Verdict} run=${run} />`}
@@ -86,6 +85,9 @@ export function Figures({ state }) {
 function rowsOf(run) {
   /** @param {keyof Arm} column @param {(value: number) => string} format */
   const last = (column, format) => (/** @type {any} */ arm) => (arm.tokens.length ? format(arm[column].at(-1)) : undefined);
+  const first = run.arms[0];
+  const at = (/** @type {Arm} */ arm) => run.end?.arms[arm.name];
+  const us = (/** @type {Arm} */ arm) => at(arm)?.t_us ?? arm.timeUs.at(-1);
   return [
     ["tokens made", last("tokens", count), counted("cmp.n_tok")],
     [
@@ -99,13 +101,16 @@ function rowsOf(run) {
     ],
     ["operations", last("flops", inPrefix), { ...counted("cmp.flops: of all its steps"), formula: formulas.forwardFlops }],
     ["bytes moved", last("moved", inBytes), counted("cmp.moved_bytes: weights, keys and values read and written")],
-    ["time", last("timeUs", inTime), measured("cmp.t_us: of its own steps")],
-    ["time of a token", (arm) => (arm.tokens.length ? inTime(arm.timeUs.at(-1) / arm.tokens.at(-1)) : undefined), measured("cmp.t_us / cmp.n_tok")],
+    ["time", (arm) => (arm.tokens.length ? inTime(us(arm)) : undefined), measured("cmp.run.t_us, the median; before the end cmp.t_us of the first run")],
+    ["time of a token", (arm) => (arm.tokens.length ? inTime(us(arm) / arm.tokens.at(-1)) : undefined), measured("time / cmp.n_tok")],
+    ["times of its runs", (arm) => (arm.runsUs.length ? spreadOf(arm) : undefined), measured("cmp.run.t_us, the least and the most: the ways run in turn")],
     [
       "kept between steps",
       (arm) => (arm.tokens.length ? orNothing(Math.max(...arm.heldBytes)) : undefined),
       (arm) => counted("cmp.kv_held_bytes, the most: whole blocks", arm.useKvCache ? undefined : "Keys and values of a layer live only while that layer is computed."),
     ],
+    ["tokens as in the first column", (arm) => (run.end && arm !== first ? `${count(at(arm).same_tok)} of ${count(Math.min(at(arm).n_tok, at(first).n_tok))}` : undefined), counted("cmp.end.same_tok")],
+    ["log-probabilities of these apart", (arm) => (run.end && arm !== first ? (at(arm).dlogprob_max ? at(arm).dlogprob_max.toPrecision(2) : "0") : undefined), measured("cmp.end.dlogprob_max, the most")],
   ];
 }
 
@@ -113,18 +118,16 @@ function rowsOf(run) {
 function Verdict({ run }) {
   const { end } = run;
   const arm = (/** @type {string} */ name) => end.arms[name];
-  const all = Math.min(...run.arms.map((each) => end.arms[each.name].n_tok));
-  const same = html`<p class="same small">
-    <span class=${end.first_diff === null ? "chip same-all" : "chip trouble"}>${end.first_diff === null ? "the same text" : `parts at token ${end.first_diff + 1}`}</span>
-    ${count(end.same_tok)} of ${count(all)} tokens are the same<${Badge} of="same tokens" kind="C" from="cmp.end.same_tok" />; log-probabilities of these differ by at most ${end.dlogprob_max === 0 ? "0" : end.dlogprob_max.toPrecision(2)}<${Badge}
-      of="largest difference of log-probabilities" kind="M" from="cmp.end.dlogprob_max" />
-  </p>`;
+  const parts = run.arms.filter(({ name }) => typeof end.arms[name].first_diff === "number");
+  const same = html`<p class="same small">${parts.length === 0
+    ? html`<span class="chip same-all">the same text</span>`
+    : parts.map(({ name }) => html`<span class="chip trouble">${nameOf(name)} parts at token ${end.arms[name].first_diff + 1}</span> `)}</p>`;
   if (run.kind === "cache") {
     const [c, n] = [arm("cached"), arm("naive")];
     return html`${same}<${Why} lead="A cache costs memory and saves compute.">
       It kept ${inBytes(c.kv_held_peak_bytes)} where the other way kept ${orNothing(n.kv_held_peak_bytes)}. In return ${count(c.pass_tok)} tokens
       passed through the model and not ${count(n.pass_tok)}: ${digits(n.pass_tok / c.pass_tok)} times fewer, and ${digits(n.flops / c.flops)} times fewer operations.
-      ${timeSentence(run, c.t_us, n.t_us)}
+      Here that is ${timeSentence(run, 0, 1)}${growth(run)}
     <//>`;
   }
   if (run.kind === "kv_dtype") {
@@ -136,21 +139,18 @@ function Verdict({ run }) {
   }
   const [o, m] = [arm("one"), arm("many")];
   return html`${same}<${Why} lead="One pass reads the weights once, for everybody in it.">
-    ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}, and took ${inTime(m.t_us)} and not ${inTime(o.t_us)}: ${digits(o.t_us / m.t_us)} times the tokens a second. The operations are the same, ${inPrefix(m.flops)}. Keys and values are each request's own, so together they
+    ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}. They took ${timeSentence(run, 1, 0)} The operations are the same, ${inPrefix(m.flops)}. Keys and values are each request's own, so together they
     take ${inBytes(m.kv_held_peak_bytes)} and not ${inBytes(o.kv_held_peak_bytes)}.
   <//>`;
 }
 
-/** What the times say, if anything. @param {Comparison} run @param {number} cachedUs @param {number} naiveUs */
-function timeSentence({ arms: [cached, naive] }, cachedUs, naiveUs) {
+/** How steps without the cache grew, if they did. @param {Comparison} run */
+function growth({ arms: [cached, naive] }) {
   const sorted = cached.stepUs.slice(1).sort((a, b) => a - b);
   const at = (/** @type {number} */ share) => sorted[Math.floor(share * (sorted.length - 1))];
-  const noise = sorted.length ? at(0.75) / at(0.25) - 1 : 0;
-  const times = `Here that is ${inTime(cachedUs)} and not ${inTime(naiveUs)}`;
-  if (Math.abs(naiveUs / cachedUs - 1) <= noise) return `${times}: no more apart than steps are.`;
   const third = Math.ceil(naive.stepUs.length / 3);
   const [first, last] = [naive.stepUs.slice(0, third), naive.stepUs.slice(-third)].map(median);
-  return `${times}, ${digits(naiveUs / cachedUs)} times as fast.${last > first * (1 + noise) ? ` Without it a step grew from ${inTime(first)} to ${inTime(last)}.` : ""}`;
+  return sorted.length && last > first * (at(0.75) / at(0.25)) ? ` Without it a step grew from ${inTime(first)} to ${inTime(last)}.` : "";
 }
 
 /**

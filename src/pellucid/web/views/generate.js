@@ -4,8 +4,7 @@
 import { Blocks, focusOf, Text } from "../generate/text.js";
 import { Attention, Choice as TokenChoice, useAttention } from "../generate/token.js";
 import { html, signal } from "../html.js";
-import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
-import { NeedsServer, Panel, Refused, useReadableSeq } from "../parts/panel.js";
+import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys, useReadableSeq } from "../parts/panel.js";
 
 /** Sentences of the lessons, for the bundled model and others. */
 const EXAMPLES = ["Once upon a time", "The capital of France is", "Today the weather is so", "The cat sat on the"];

@@ -5,8 +5,7 @@ import { html, useEffect, useSignal } from "../html.js";
 import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
 import { batching, challenge, keysValues, memory, oneToken, speculation, withWithout } from "../lesson/steps.js";
-import { useKeys } from "../parts/controls.js";
-import { Panel } from "../parts/panel.js";
+import { Panel, useKeys } from "../parts/panel.js";
 
 export const STEPS = [oneToken, keysValues, withWithout, memory, speculation, batching, challenge];
 const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["questions", "Questions"], ["record", "Your record"]]);

@@ -3,11 +3,9 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html, useMemo } from "../html.js";
-import { Choice, focusOn, Select, Slider, tableKey, useKeys } from "../parts/controls.js";
 import { count } from "../parts/numbers.js";
-import { Empty, NeedsServer, Panel, Refused } from "../parts/panel.js";
-import { Memory, planState, Speed } from "../plan/estimate.js";
-import { Checked, measuredSteps, Roofline } from "../plan/roofline.js";
+import { Choice, Empty, focusOn, NeedsServer, Panel, Refused, Select, Slider, tableKey, useKeys } from "../parts/panel.js";
+import { Checked, measuredSteps, Memory, planState, Roofline, Speed } from "../plan/estimate.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {

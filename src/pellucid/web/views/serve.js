@@ -3,9 +3,8 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
-import { Choice, press, Slider, submits, TableButton, tableKey, useKeys } from "../parts/controls.js";
 import { Badge, count, Num, percent } from "../parts/numbers.js";
-import { Empty, Legend, NeedsServer, Panel, Refused, RequestName, useReadableSeq, Why } from "../parts/panel.js";
+import { Choice, Empty, Legend, NeedsServer, Panel, press, Refused, RequestName, Slider, submits, TableButton, tableKey, useKeys, useReadableSeq, Why } from "../parts/panel.js";
 import { causeOf, Figures, Lanes, serveState } from "../serve/load.js";
 
 /** @param {{session: Session}} props */
@@ -48,11 +47,12 @@ function Watch({ session: { store, cursor } }) {
   const seq = useReadableSeq(cursor);
   const kv = store.hello?.kv;
   if (!kv || store.kv.length === 0) return null;
-  const most = Math.max(...Array.from({ length: store.kv.length }, (_, row) => store.kv.get("used", store.kv.first + row)));
+  const most = Math.max(0, ...Array.from({ length: store.rowAt(store.kv, seq) + 1 - store.kv.first }, (_, row) => store.kv.get("used", store.kv.first + row)));
   let [found, asked] = [0, 0];
   for (const { prefix, added } of store.requestsAt(seq)) {
-    found += prefix?.hit_tok ?? 0;
-    asked += prefix && added ? added.prompt_tok : 0;
+    if (!added || !prefix || prefix.seq > seq) continue;
+    found += prefix.hit_tok;
+    asked += added.prompt_tok;
   }
   return html`<${Panel} title="What to watch" about="in this session">
     <ul class="watch">
@@ -111,7 +111,7 @@ function Queue({ session, state }) {
     return () => clearInterval(timer);
   }, [isLive]);
   const lines = state.queue.value.map((line) => ({ line, waits: causeOf(line) }));
-  lines.sort((a, b) => Number(a.waits === null) - Number(b.waits === null) || (a.waits?.position ?? 0) - (b.waits?.position ?? 0));
+  lines.sort((a, b) => Number(a.waits === null) - Number(b.waits === null) || (a.waits?.place ?? 0) - (b.waits?.place ?? 0));
   const waiting = lines.filter((each) => each.waits !== null);
   return html`<${Panel} title="Who waits, and why" about=${isLive ? `at the server now: ${count(waiting.length)} wait, ${count(lines.length - waiting.length)} run` : "a recorded run has no queue"}>
     ${lines.length === 0
@@ -124,7 +124,7 @@ function Queue({ session, state }) {
               const request = session.store.requests.get(name);
               return html`<tr key=${line.id} class=${waits ? "waits" : ""}>
                 <td>${request ? html`<${RequestName} request=${request} onClick=${() => (session.selection.req.value = request.req)} />` : html`<code class="id">${String(line.id).slice(-8)}</code>`}</td>
-                <td>${waits ? html`<b>${waits.position ?? "–"}</b><${Badge} of="place in the queue" kind="C" from="/v1/requests: queue_position" />` : "runs"}</td>
+                <td>${waits ? html`<b>${waits.place ?? "–"}</b><${Badge} of="place in the queue" kind="C" from="/v1/requests: queue_position, from 1" />` : "runs"}</td>
                 <td class="cause">${waits ? waits.cause.replaceAll("_", " ") : ""}</td>
                 <td class="number">${count(line.prompt_tokens)} + ${count(line.output_tokens)}</td>
                 <td><button class="quiet" aria-label=${`cancel ${request?.name ?? line.id}`} onClick=${() => state.cancel(line.id)}>cancel</button></td>

@@ -2,8 +2,7 @@
 // Speculate: the same text with and without drafts, what was drafted, what the model chose, and whether it paid.
 
 import { html } from "../html.js";
-import { Choice, focusOn, press, Prompt, Slider, submits, useKeys } from "../parts/controls.js";
-import { NeedsServer, Panel, Refused } from "../parts/panel.js";
+import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys } from "../parts/panel.js";
 import { Both, ByPosition, EXAMPLES, Paid, Rounds, roundsOf, speculateState } from "../speculate/drafts.js";
 
 /** @param {{session: Session}} props */

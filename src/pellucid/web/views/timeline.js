@@ -3,8 +3,7 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { TableButton, tableKey, useKeys } from "../parts/controls.js";
-import { Empty, Panel, useReadableSeq } from "../parts/panel.js";
+import { Empty, Panel, TableButton, tableKey, useKeys, useReadableSeq } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
 import { busySpan, Lanes, MIN_SPAN, moved, Steps, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
 import { download } from "../timeline/trace.js";
