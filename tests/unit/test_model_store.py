@@ -110,54 +110,91 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: FakeHub) -> None:
 
 
 @pytest.fixture
-def four_bit_files(hub: FakeHub, tmp_path: Path) -> dict[str, int]:
-    """The hub has two files in four bits and one in eight. Returns the memory that each of the two takes."""
-    files, needs = {".gitattributes": b""}, {}
-    for tag, vocab_size in (("Q4_K_M", 2000), ("IQ4_XS", 1000), ("Q8_0", 100)):
+def four_bit_files(hub: FakeHub, tmp_path: Path) -> None:
+    """The hub has two files in four bits, of 8 and 4 MB of weights, and one in eight."""
+    hub.files = {".gitattributes": b""}
+    for tag, vocab_size in (("Q4_K_M", 32_000), ("IQ4_XS", 16_000), ("Q8_0", 100)):
         directory = write_checkpoint(
             tmp_path / tag, "llama", config_overrides={"vocab_size": vocab_size}
         )
         path = write_gguf(tmp_path / f"Qwen3-0.6B-{tag}.gguf", directory)
-        files[path.name] = path.read_bytes()
-        needs[tag] = path.stat().st_size
-    hub.files = files
-    return needs
+        hub.files = {**hub.files, path.name: path.read_bytes()}
 
 
-@pytest.mark.parametrize(
-    ("share_of", "tag"), [(None, "Q4_K_M"), ("Q4_K_M", "Q4_K_M"), ("IQ4_XS", "IQ4_XS")]
-)
-def test_the_best_file_in_four_bits_that_fits(
-    hub: FakeHub, four_bit_files: dict[str, int], share_of: str | None, tag: str
-) -> None:
-    memory = None if share_of is None else 2 * four_bit_files[share_of]
-    if share_of == "IQ4_XS":
-        memory = int(1.5 * four_bit_files[share_of])
-    chosen = choose(MODEL_NAMES[SHORT], None, memory)
-    assert chosen.model == f"{REPOSITORY}:{tag}"
-    assert "in four bits it takes" in chosen.reason
+GIB = 1 << 30
+PLENTY, LITTLE = 8 * GIB, GIB // 8
+LONG = 1 << 20  # tokens: a context that takes more than a little memory
+
+
+def least_memory(tag: str) -> int:
+    """Free memory with which a file is chosen, to a MiB."""
+    least, enough = 0, PLENTY
+    while enough - least > 1 << 20:
+        middle = (least + enough) // 2
+        try:
+            is_chosen = choose(MODEL_NAMES[SHORT], None, middle).model.endswith(tag)
+        except ValueError:
+            is_chosen = False
+        least, enough = (least, middle) if is_chosen else (middle, enough)
+    return enough
+
+
+def test_the_best_file_in_four_bits_that_fits(hub: FakeHub, four_bit_files: None) -> None:
+    for memory in (None, PLENTY):
+        chosen = choose(MODEL_NAMES[SHORT], None, memory)
+        assert (chosen.model, chosen.max_model_len) == (f"{REPOSITORY}:Q4_K_M", None)
+        assert chosen.reason.startswith("in four bits")
+    less = choose(MODEL_NAMES[SHORT], None, least_memory("Q4_K_M") - (2 << 20))
+    assert less.model == f"{REPOSITORY}:IQ4_XS"
     assert names() == [REPOSITORY]  # its small files: no weights were downloaded
 
 
-def test_nothing_fits(hub: FakeHub, four_bit_files: dict[str, int]) -> None:
+def test_nothing_fits(hub: FakeHub, four_bit_files: None) -> None:
     with pytest.raises(ValueError, match=rf"^{SHORT}: does not fit: {REPOSITORY}:IQ4_XS takes"):
         choose(MODEL_NAMES[SHORT], None, 1000)
 
 
-def test_nothing_fits_but_a_smaller_one_would(hub: FakeHub, four_bit_files: dict[str, int]) -> None:
+def test_nothing_fits_but_a_smaller_one_would(hub: FakeHub, four_bit_files: None) -> None:
     hub.model = MODEL_NAMES["llama3.2:3b"].repository
     hub.files = {name: data for name, data in hub.files.items() if "IQ4" not in name}
     with pytest.raises(ValueError, match=r"llama3\.2:3b: does not fit.*are free"):
         choose(MODEL_NAMES["llama3.2:3b"], None, 1000)
 
 
+@pytest.mark.parametrize("memory", [1, PLENTY])
 def test_what_was_downloaded_is_taken_without_the_hub(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, four_bit_files: None, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
-    find_model(f"{REPOSITORY}:Q4_K_M")
+    find_model(f"{REPOSITORY}:IQ4_XS")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    chosen = choose(MODEL_NAMES[SHORT], None, 1)
-    assert (chosen.model, chosen.reason) == (f"{REPOSITORY}:Q4_K_M", "it is in the cache")
+    chosen = choose(MODEL_NAMES[SHORT], None, memory)
+    assert (chosen.model, chosen.reason) == (f"{REPOSITORY}:IQ4_XS", "it is in the cache")
+
+
+@pytest.mark.parametrize(("memory", "typed"), [(PLENTY, None), (LITTLE, None), (LITTLE, 5000)])
+def test_a_context_that_fits(
+    hub: FakeHub,
+    tmp_path: Path,
+    pellucid: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int,
+    typed: int | None,
+) -> None:
+    directory = write_checkpoint(
+        tmp_path / "long", "llama", config_overrides={"max_position_embeddings": LONG}
+    )
+    path = write_gguf(tmp_path / "Qwen3-0.6B-Q4_K_M.gguf", directory)
+    hub.files = {".gitattributes": b"", path.name: path.read_bytes()}
+    pellucid.context_length = LONG
+    monkeypatch.setattr("pellucid.memory.process_memory.available_memory", lambda: memory)
+    ran = pellucid("run", SHORT, "aa", "-n", "1", *(["-c", str(typed)] if typed else []))
+    assert ran.status == 0, ran.err
+    chosen = pellucid.loaded[0].max_model_len
+    if memory == LITTLE and typed is None:
+        assert chosen is not None and 2048 < chosen < LONG
+        assert f"a context of {chosen} tokens fits, of {LONG}\n" in ran.err
+    else:
+        assert chosen == typed and "a context of" not in ran.err
 
 
 def test_other_bits_are_taken_when_they_are_asked_for(hub: FakeHub) -> None:
@@ -167,9 +204,7 @@ def test_other_bits_are_taken_when_they_are_asked_for(hub: FakeHub) -> None:
 # -- commands --------------------------------------------------------------------------------------
 
 
-def test_pull_a_short_name(
-    hub: FakeHub, four_bit_files: dict[str, int], pellucid: CommandLine
-) -> None:
+def test_pull_a_short_name(hub: FakeHub, four_bit_files: None, pellucid: CommandLine) -> None:
     ran = pellucid("pull", SHORT)
     assert ran.status == 0, ran.err
     assert Path(ran.out.strip()).read_bytes() == hub.files["Qwen3-0.6B-Q4_K_M.gguf"]
@@ -177,7 +212,7 @@ def test_pull_a_short_name(
     assert names() == [f"{REPOSITORY}:Q4_K_M"]
 
 
-def test_run_takes_a_short_name(hub: FakeHub, pellucid: CommandLine) -> None:
+def test_run_takes_a_short_name(hub: FakeHub, four_bit_files: None, pellucid: CommandLine) -> None:
     find_model(f"{REPOSITORY}:Q4_K_M")
     ran = pellucid("run", "Qwen3-0.6B", "aa", "-n", "1")
     assert ran.status == 0, ran.err

@@ -72,6 +72,7 @@ def chat(
         # One answer at a time: room for one context.
         {
             **model_options.settings(),
+            **words.settings(),
             **prefix_cache_options.settings(),
             **speculation_options.settings(),
             "max_num_seqs": 1,

@@ -64,6 +64,7 @@ def compare(
         model,
         {
             **model_options.settings(),
+            **words.settings(),
             "max_num_seqs": 1,
             "enable_prefix_caching": False,
             "speculation": "off",

@@ -85,7 +85,7 @@ def explain(
 def _from_recording(path: Path, request: str | None, words: ModelAndPrompt) -> Explanation:
     from pellucid.event_recording import read_recording
 
-    if words.given() != (words.model, None):
+    if words.typed() != (None, None):
         raise ValueError(f"--events {path}: is a recording; it takes no prompt")
     return explain_request(read_recording(path), request)
 
@@ -98,7 +98,7 @@ def _from_run(
 ) -> tuple[Explanation, str]:
     """What happened, and how it ended."""
     model, text = words.read()
-    llm, params = load(model, settings, given)
+    llm, params = load(model, {**settings, **words.settings()}, given)
     prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
 
     from pellucid.benchmark.ceilings import measure_ceilings

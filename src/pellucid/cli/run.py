@@ -91,6 +91,7 @@ def run(
     model, text = words.read()
     settings = {
         **model_options.settings(),
+        **words.settings(),
         **prefix_cache_options.settings(),
         **speculation_options.settings(),
         "use_kv_cache": not no_kv_cache,

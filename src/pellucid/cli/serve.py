@@ -155,7 +155,7 @@ def serve(
     model = words.name()
     engine_config = EngineConfig(
         model=model,
-        **model_options.settings(),
+        **{**model_options.settings(), **words.settings()},
         **prefix_cache_options.settings(),
         **speculation_options.settings(),
         max_num_seqs=max_num_seqs,

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from pellucid.cli.parsing.models import complete_model, exists, looks_like_model, resolve_model
+from pellucid.cli.parsing.models import (
+    MAX_MODEL_LEN,
+    complete_model,
+    exists,
+    looks_like_model,
+    resolve_model,
+)
 from pellucid.cli.parsing.options import MODEL, MODEL_HELP
 from pellucid.cli.parsing.settings import origin
 from pellucid.model_names import find_short_name
@@ -58,6 +64,10 @@ class ModelName:
         is_short = word is not None and not exists(word) and find_short_name(word) is not None
         return (word,) if word is not None and is_short else ()
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of the engine that the model was chosen for."""
+        return _chosen_settings(self.context)
+
     def name(self, *, is_needed: bool = True, must_fit: bool = True) -> str | None:
         """None for the bundled model.
 
@@ -71,7 +81,7 @@ class ModelName:
         if self.first is not None and _typed(self.context, "model"):
             raise ValueError(f"the model is named twice: {self.first} and -m {self.model}")
         if self.first is not None:
-            return resolve_model(self.first, must_fit=must_fit)
+            return resolve_model(self.first, must_fit=must_fit, context=self.context)
         is_set = is_needed or _typed(self.context, "model")
         return _resolve_option(self.context, self.model, must_fit=must_fit) if is_set else None
 
@@ -121,6 +131,10 @@ class ModelAndPrompt:
         ),
     ] = None
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of the engine that the model was chosen for."""
+        return _chosen_settings(self.context)
+
     def read(self) -> tuple[str | None, str]:
         """The model, None for the bundled one, and the prompt; waits for stdin if it is there.
 
@@ -128,17 +142,17 @@ class ModelAndPrompt:
             ValueError: there is no such model, no prompt, or the prompt is not text.
             OSError: the prompt's file cannot be read, or the hub cannot be reached.
         """
-        word, prompt = self._words()
+        word, prompt = self.typed()
         if prompt is None and sys.stdin.isatty():
             self._refuse_to_guess(word or self.model)
         return self._resolved(word), _checked_text(prompt)
 
     def given(self) -> tuple[str | None, str | None]:
         """As `read`, but the prompt is None if only stdin is left and `-` was not given."""
-        word, prompt = self._words()
+        word, prompt = self.typed()
         return self._resolved(word), None if prompt is None else _checked_text(prompt)
 
-    def _words(self) -> tuple[str | None, str | None]:
+    def typed(self) -> tuple[str | None, str | None]:
         """The word that names the model, and the prompt, which is - for stdin; None for what is not given."""
         words = [word for word in (self.first, self.second, *(self.more or ())) if word is not None]
         model_typed = _typed(self.context, "model")
@@ -155,7 +169,7 @@ class ModelAndPrompt:
         quiet = bool(self.context.params.get("quiet"))
         if word is None:
             return _resolve_option(self.context, self.model, quiet=quiet)
-        return resolve_model(word, quiet=quiet)
+        return resolve_model(word, quiet=quiet, context=self.context)
 
     def _prompt_option(self) -> str | None:
         if self.file is None:
@@ -257,12 +271,19 @@ def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> C
     return ChatPrompt(messages, chat_template_kwargs=variables)
 
 
+def _chosen_settings(context: typer.Context) -> dict[str, Any]:
+    longest = context.meta.get(MAX_MODEL_LEN)
+    return {} if longest is None else {"max_model_len": longest}
+
+
 def _resolve_option(
     context: typer.Context, model: str | None, *, must_fit: bool = True, quiet: bool = False
 ) -> str | None:
     """The model of -m, of a variable or of the configuration file; None for the bundled one."""
     try:
-        return None if model is None else resolve_model(model, must_fit=must_fit, quiet=quiet)
+        if model is None:
+            return None
+        return resolve_model(model, must_fit=must_fit, quiet=quiet, context=context)
     except ValueError as error:
         raise ValueError(f"{error}{origin(context, 'model')}") from None
 

@@ -3,12 +3,16 @@
 import re
 from pathlib import Path
 
+import typer
+
 from pellucid.cli.output.terminal import note
 from pellucid.model_names import MODEL_NAMES, close_names, find_short_name
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
 _HUB_ADDRESS = re.compile(r"(https://)?(hf\.co|huggingface\.co)/")
 _GGUF_MAGIC = b"GGUF"
+MAX_MODEL_LEN = "pellucid.max_model_len"  # in the meta data of a command line's context
+_DECIDE_ROOM = ("quantization", "kv_cache_dtype", "block_size", "kv_cache_memory", "max_model_len")
 # Names that Ollama's and other libraries' users type: a word that begins like this is no prompt.
 _FAMILY = re.compile(
     r"(codellama|deepseek|falcon|gemma|gpt-?2|gpt-oss|llama|mistral|mixtral|phi|qwen|smollm|tinyllama)"
@@ -32,13 +36,21 @@ def looks_like_model(word: str) -> bool:
     )
 
 
-def resolve_model(model: str, *, must_fit: bool = True, quiet: bool = False) -> str:
+def resolve_model(
+    model: str,
+    *,
+    must_fit: bool = True,
+    quiet: bool = False,
+    context: typer.Context | None = None,
+) -> str:
     """The model, if there is such a file or directory here, or if the hub may have it; of a short name the hub's,
     which is asked what files there are.
 
     Args:
         must_fit: whether a short name stands for a file that the free memory holds.
         quiet: whether it is not said what a short name stands for.
+        context: of the command line, with the engine's settings; is told of a context that has to be shorter than
+            the model's.
 
     Raises:
         ValueError: it can be neither, or no file of a short name fits.
@@ -61,7 +73,11 @@ def resolve_model(model: str, *, must_fit: bool = True, quiet: bool = False) -> 
         from pellucid.memory.process_memory import available_memory
         from pellucid.model_store.choice import choose
 
-        choice = choose(*short, available_memory() if must_fit else None)
+        params = {} if context is None else context.params
+        settings = {name: params[name] for name in _DECIDE_ROOM if params.get(name) is not None}
+        choice = choose(*short, available_memory() if must_fit else None, settings)
+        if context is not None and choice.max_model_len is not None:
+            context.meta[MAX_MODEL_LEN] = choice.max_model_len
         if not quiet:
             note(f"{model} is {choice.model}: {choice.reason}")
         return choice.model
