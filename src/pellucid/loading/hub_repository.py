@@ -32,7 +32,7 @@ class HubName:
 
 
 def fetch_files(name: HubName, patterns: Collection[str], snapshot: Path | None = None) -> Path:
-    """Downloads files into the hub's cache, as far as they are not there.
+    """Downloads small files into the hub's cache, as far as they are not there. No progress is shown.
 
     Args:
         patterns: of their names.
@@ -46,11 +46,21 @@ def fetch_files(name: HubName, patterns: Collection[str], snapshot: Path | None 
     """
     # Imported here: local models need none of it, and it takes longer than they take to load.
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
+
+    class NoBar(tqdm):
+        def __init__(self, *args: Any, **facts: Any) -> None:
+            super().__init__(*args, **{**facts, "disable": True})  # type: ignore[no-untyped-call]
 
     revision = name.revision if snapshot is None else snapshot.name
     with explained_errors(name):
         return Path(
-            snapshot_download(name.repository, revision=revision, allow_patterns=list(patterns))
+            snapshot_download(
+                name.repository,
+                revision=revision,
+                allow_patterns=list(patterns),
+                tqdm_class=NoBar,
+            )
         )
 
 

@@ -16,7 +16,7 @@ NAME_WIDTH = 30  # longer names of options have a line of their own
 
 EXAMPLES = """\
   pellucid run "Once upon a time"        # the bundled model, without a download
-  pellucid run Qwen/Qwen3-0.6B "Why is the sky blue?"
+  pellucid run qwen3:0.6b "Why is the sky blue?"  # from the hub, in four bits
   pellucid chat path/to/model.gguf"""
 
 
