@@ -126,12 +126,13 @@ test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
 # make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
-mutants: $(VENV)/.mutants build/mutants/coverage/commit
+COVERAGE := build/mutants/coverage
+mutants: $(VENV)/.mutants $(COVERAGE)/commit
 	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %) \
-	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %) $(DATA:%=--data %)
+	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %) --coverage $(COVERAGE)
 
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
-build/mutants/coverage/commit: | $(VENV)/.mutants
+$(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
 	PYTHONPATH=tools/mutants TEST_SECONDS=$(@D)/durations.json COVERAGE_FILE=$(@D)/.coverage \
 	  $(BIN)/python -m pytest -q $(PARALLEL) -p record_tests --cov=pellucid --cov-context=test --cov-report= \

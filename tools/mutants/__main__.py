@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -12,23 +13,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+import cpp_changes
+import python_changes
 from covering_tests import CoveringTests
-from python_changes import Change, changes
 
 from pellucid import _native
 
-HERE = Path(__file__).parent
 BUILD = Path("build/mutants")
-EQUAL = HERE / "equal.json"
-PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-q"]
+EQUAL = Path(__file__).with_name("equal.json")
+BIN = Path(sys.executable).parent
+NINJA = [str(BIN / "ninja"), "-C", "build/native"]
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
+CPP_TESTS_SECONDS = 60
 MEMORY_KB = 8 << 20
-# A mistake is noticed by a quick test, or by none: few tests in the first process, all in the last.
-PROCESS_SECONDS = (2, 15, 60)
+# Sources for other processors.
+NOT_RUN_HERE = re.compile(r"csrc/.*(neon|amx)")
 # Python finds the copy, not the tree that is installed for editing.
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "pellucid" not in type(f).__module__]
@@ -37,62 +42,84 @@ sys.meta_path[:] = [f for f in sys.meta_path if "pellucid" not in type(f).__modu
 
 class Mutant(NamedTuple):
     path: str
-    change: Change
-    tests: list[str]
+    change: python_changes.Change
+    tests: set[str]
 
     def source(self) -> bytes:
         old = Path(self.path).read_bytes()
         return old[: self.change.start] + self.change.text.encode() + old[self.change.end :]
 
-    def texts(self) -> tuple[str, str]:
-        """The changed line, before and after."""
-        old = Path(self.path).read_bytes()
-        first = old.rfind(b"\n", 0, self.change.start) + 1
-        new = self.source()
-        stop = new.find(b"\n", self.change.start + len(self.change.text))
-        line_end = old.find(b"\n", self.change.end)
-        shorten = [
-            " ".join(text.decode().split()) for text in (old[first:line_end], new[first:stop])
-        ]
-        return shorten[0], shorten[1]
+    def lines(self) -> tuple[str, str]:
+        """The changed line, or lines, before and after."""
+        old, new = Path(self.path).read_bytes(), self.source()
+        begin = old.rfind(b"\n", 0, self.change.start) + 1
+        after = len(old) - old.find(b"\n", self.change.end)
+        old_line, new_line = (
+            " ".join(source[begin : len(source) - after].decode().split()) for source in (old, new)
+        )
+        return old_line, new_line
+
+    def folder(self) -> str:
+        return re.sub(r"^(?:src/pellucid/)?([^/]*)/.*", r"\1", self.path)
+
+
+def _git(*words: str) -> list[str]:
+    return subprocess.check_output(["git", *words], text=True).splitlines()
 
 
 def _files() -> list[str]:
-    listed = subprocess.check_output(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], text=True
-    )
-    return [name for name in listed.split("\0") if name and Path(name).exists()]
+    listed = _git("-c", "core.quotePath=off", "ls-files", "-co", "--exclude-standard")
+    return [name for name in listed if Path(name).exists()]
 
 
 def _copy_tree(tree: Path) -> Path:
-    """A copy as of now. Files that are the same stay, and with them what Python has compiled."""
-    files = {tree / name: Path(name) for name in _files()}
-    for copied in [*tree.glob("src/**/*.py"), *tree.glob("tests/**/*.py")]:
-        if copied not in files:
+    """A copy as of now. Files that are the same stay, and with them what has been compiled."""
+    files = set(_files())
+    for copied in [
+        *tree.glob("src/**/*.py"),
+        *tree.glob("tests/**/*.py"),
+        *tree.glob("csrc/**/*.*"),
+    ]:
+        if str(copied.relative_to(tree)) not in files:
             copied.unlink()
-    for copied, file in files.items():
-        if not copied.exists() or copied.stat().st_mtime_ns != file.stat().st_mtime_ns:
+    for name in files:
+        copied, content = tree / name, Path(name).read_bytes()
+        if not copied.exists() or copied.read_bytes() != content:
             copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, copied)
+            copied.write_bytes(content)
     (tree / "sitecustomize.py").write_text(SITE)
-    extension = Path(_native.__file__)
-    link = tree / "src/pellucid" / extension.name
-    if not link.exists():
-        link.symlink_to(extension)
     return tree
 
 
-def _run(tree: Path, arguments: list[str], seconds: float) -> tuple[int | None, str]:
-    """The exit status and output of pytest in a copy of the tree; None: it took too long."""
-    arguments_file = tree / "arguments"
-    arguments_file.write_text("\n".join(arguments))
-    environment = os.environ | {"PYTHONPATH": f"{tree.resolve()}:{(tree / 'src').resolve()}"}
-    limit = f'ulimit -v {MEMORY_KB}; exec "$@"'
+def _build_native(tree: Path) -> None:
+    """Builds the C++ tests and the extension in `tree`, with asserts, in minutes rather than for speed."""
+    # -fsanitize=unreachable costs nothing; what is sanitized is compiled with -O0 and -O1.
+    settings = [
+        "PELLUCID_TESTS=ON",
+        "PELLUCID_SANITIZE=unreachable",
+        "SKBUILD=ON",
+        "SKBUILD_SABI_COMPONENT=",
+    ]
+    settings += [f"CMAKE_MAKE_PROGRAM={NINJA[0]}", f"Python_EXECUTABLE={sys.executable}"]
+    command = [str(BIN / "cmake"), "-S", ".", "-B", "build/native", "-G", "Ninja"]
+    subprocess.run([*command, *(f"-D{it}" for it in settings)], cwd=tree, check=True)
+    subprocess.run(NINJA, cwd=tree, check=True)
+
+
+def _link_extension(tree: Path, extension: Path) -> None:
+    link = tree / "src/pellucid" / extension.name
+    link.unlink(missing_ok=True)
+    link.symlink_to(extension.resolve())
+
+
+def _run(tree: Path, command: list[str], seconds: float) -> tuple[int | None, str]:
+    """The exit status and output of a command in a copy of the tree; None: it took too long."""
+    paths = f"{tree.resolve()}:{(tree / 'src').resolve()}"
     with (tree / "output").open("w+") as output:
         process = subprocess.Popen(
-            ["bash", "-c", limit, "-", *PYTEST, "@arguments"],
+            ["bash", "-c", f'ulimit -v {MEMORY_KB}; exec "$@"', "-", *command],
             cwd=tree,
-            env=environment,
+            env=os.environ | {"PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -110,107 +137,94 @@ def _run(tree: Path, arguments: list[str], seconds: float) -> tuple[int | None, 
     return status, (tree / "output").read_text(errors="replace")
 
 
-class Runner:
-    """Runs tests against one mutant in one copy of the tree."""
-
-    def __init__(self, covering: CoveringTests, limit: float) -> None:
-        self._covering = covering
-        self._limit = limit
-
-    def _processes(self, tests: list[str]) -> list[tuple[float, list[str]]]:
-        """Tests for one process after another, with their seconds, the quickest first."""
-        seconds = self._covering.seconds
-        ordered = sorted(tests, key=lambda test: (seconds.get(test, 0.0), test))
-        groups, taken, total = [], [], 0.0
-        ends = [*PROCESS_SECONDS]
-        spent = 0.0
-        for test in ordered:
-            cost = seconds.get(test, 0.1) + 0.01
-            if spent + cost > self._limit:
-                break
-            spent += cost
-            if ends and total + cost > ends[0] and taken:
-                groups.append((total, sorted(taken)))
-                ends.pop(0)
-                taken, total = [], 0.0
-            taken.append(test)
-            total += cost
-        return [*groups, (total, sorted(taken))] if taken else groups
-
-    def noticed_by(self, mutant: Mutant, tree: Path, stamp: int) -> str | None:
-        """The test that fails, or what else says that something is wrong; None: nothing does."""
-        changed = tree / mutant.path
-        changed.write_bytes(mutant.source())
-        # Python compiles a file again when its time has changed: by whole seconds.
-        os.utime(changed, (stamp, stamp))
-        try:
-            for seconds, tests in self._processes(mutant.tests):
-                status, output = _run(tree, ["-x", *tests], seconds)
-                if status is None:
-                    return "time limit"
-                if status:
-                    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
-                    return found.group(1) if found else f"exit status {status}"
-            return None
-        finally:
-            shutil.copy2(mutant.path, changed)
+def _pytest(tree: Path, arguments: list[str], seconds: float) -> tuple[int | None, str]:
+    (tree / "arguments").write_text("\n".join(arguments))
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", "@arguments"]
+    return _run(tree, [sys.executable, "-m", "pytest", *options], seconds)
 
 
-def _changed_tests(since: str) -> list[str]:
-    words = ["git", "diff", "--name-only", "--diff-filter=d", since, "--", "tests"]
-    names = subprocess.check_output(words, text=True).split()
-    names += subprocess.check_output(
-        ["git", "ls-files", "-o", "--exclude-standard", "tests"], text=True
-    ).split()
-    return [
-        name
-        for name in names
-        if Path(name).match("test_*.py")
-        and not name.startswith(("tests/oracle", "tests/integrations", "tests/page"))
-    ]
+def _noticed_by(mutant: Mutant, tree: Path, processes: list[tuple[float, list[str]]]) -> str | None:
+    """The test that fails, or what else says that something is wrong; None: nothing does."""
+    changed = tree / mutant.path
+    changed.write_bytes(mutant.source())
+    try:
+        if mutant.folder() == "csrc":
+            if _run(tree, NINJA, 600)[0]:
+                return "the compiler"
+            status, output = _run(
+                tree,
+                [str(BIN / "ctest"), "--test-dir", "build/native", "--stop-on-failure"],
+                CPP_TESTS_SECONDS,
+            )
+            if status != 0:
+                failed = re.search(r"\d+ - (\w+) \(", output)
+                return failed.group(1) if failed else "the time limit"
+        for seconds, tests in processes:
+            status, output = _pytest(tree, ["-x", *tests], seconds)
+            if status != 0:
+                failed = FAILED.search(output)
+                return (
+                    failed.group(1)
+                    if failed
+                    else f"exit status {status}"
+                    if status
+                    else "the time limit"
+                )
+        return None
+    finally:
+        shutil.copyfile(mutant.path, changed)
 
 
 def _changed_lines(since: str, path: str) -> set[int]:
-    words = ["git", "diff", "-U0", since, "--", path]
-    hunks = re.findall(
-        r"^@@ .* \+(\d+)(?:,(\d+))? @@", subprocess.check_output(words, text=True), re.MULTILINE
-    )
-    return {int(first) + i for first, count in hunks for i in range(int(count or 1))}
+    hunks = [
+        re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line)
+        for line in _git("diff", "-U0", since, "--", path)
+    ]
+    return {int(hunk[1]) + i for hunk in hunks if hunk for i in range(int(hunk[2] or 1))}
 
 
-def _draw(options: argparse.Namespace, covering: CoveringTests, named: list[str]) -> list[Mutant]:
-    """One change of each of so many lines that tests run, none of them listed as equal."""
+def _draw(options: argparse.Namespace, covering: CoveringTests) -> Iterator[Mutant]:
+    """One change of each line that tests run, in random order, none of them listed as equal."""
     equal = {
         (entry["file"], entry["line"], entry["change"]) for entry in json.loads(EQUAL.read_text())
     }
-    by_line = {}
-    folders = tuple(f"src/pellucid/{folder}" for folder in options.folders or [""])
+    folders = tuple(
+        f if f.startswith("csrc") else f"src/pellucid/{f}" for f in options.folders or [""]
+    )
+    by_line: dict[tuple[str, int], list[Mutant]] = {}
     for path in _files():
-        if not (path.startswith(folders) and path.endswith(".py")):
+        if not path.startswith(folders) or NOT_RUN_HERE.match(path):
             continue
         lines = _changed_lines(options.since, path) if options.since else None
-        if lines == set():
+        if lines == set() or not path.endswith((".py", ".cpp", ".h")):
             continue
         source = Path(path).read_bytes()
-        tests = covering.of_file(path, source.decode())
-        for change in changes(source):
-            if change.line in tests and (lines is None or change.line in lines):
-                mutant = Mutant(path, change, [*named, *tests[change.line]])
-                by_line.setdefault((path, change.line), []).append(mutant)
+        if path.endswith(".py"):
+            found, tests = python_changes.changes(source), covering.of_file(path, source.decode())
+        else:
+            found, tests = cpp_changes.changes(source), None
+        for change in found:
+            if (tests is None or change.line in tests) and (lines is None or change.line in lines):
+                those = (
+                    covering.of_folders("tests/native", "tests/model")
+                    if tests is None
+                    else tests[change.line]
+                )
+                by_line.setdefault((path, change.line), []).append(Mutant(path, change, those))
     generator = random.Random(options.seed)
-    drawn = []
     for line in generator.sample(sorted(by_line), len(by_line)):
         mutant = generator.choice(by_line[line])
-        if (mutant.path, *mutant.texts()) not in equal:
-            drawn.append(mutant)
-        if len(drawn) == options.count:
-            break
-    return drawn
+        if (mutant.path, *mutant.lines()) not in equal:
+            yield mutant
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("folders", nargs="*", help="of src/pellucid, or files there; without: all")
+    parser.add_argument(
+        "folders",
+        nargs="*",
+        help="of src/pellucid, or files there; or csrc; without: all of Python",
+    )
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
     parser.add_argument("--since", help="a commit: only lines that have changed since")
@@ -219,7 +233,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--data", type=Path, default=BUILD / "coverage", help="which tests run which line"
+        "--coverage", type=Path, default=BUILD / "coverage", help="which tests run which line"
     )
     parser.add_argument("--limit", type=float, default=180, help="seconds of tests for one change")
     parser.add_argument(
@@ -227,67 +241,64 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    trees = SimpleQueue()
-    for job in range(options.jobs):
-        trees.put(_copy_tree(BUILD / f"tree-{job}"))
-    first = BUILD / "tree-0"
-    commit = (options.data / "commit").read_text().strip()
-    modules = sorted({*_changed_tests(commit), *options.tests})
-    collected = []
-    if modules:
-        _, output = _run(first, ["--collect-only", *modules], 60)
-        collected = [
-            line for line in output.splitlines() if line.startswith("tests/") and "::" in line
-        ]
-    covering = CoveringTests(options.data, commit, modules, collected)
-    named = [test for test in collected if test.startswith(tuple(options.tests or ["-"]))]
-    mutants = _draw(options, covering, named)
-    print(
-        f"{len(mutants)} changes of {' '.join(options.folders) or 'all folders'}, seed {options.seed}",
-        flush=True,
+    is_native = any(folder.startswith("csrc") for folder in options.folders)
+    trees: SimpleQueue[Path] = SimpleQueue()
+    # A build takes all cores.
+    for name in ["native"] if is_native else [f"tree-{job}" for job in range(options.jobs)]:
+        tree = _copy_tree(BUILD / name)
+        if is_native:
+            _build_native(tree)
+        _link_extension(tree, next(tree.glob("build/native/_native*.so"), Path(_native.__file__)))
+        trees.put(tree)
+    covering = CoveringTests(
+        options.coverage,
+        options.tests,
+        lambda files: _pytest(tree, ["--collect-only", *files], 100)[1],
     )
-    runner = Runner(covering, options.limit)
+    drawn = _draw(options, covering)
+    print("seed", options.seed, flush=True)
 
-    def noticed_by(mutant: Mutant) -> str | None:
-        tree = trees.get()
-        started = time.monotonic()
+    def try_one(mutant: Mutant) -> str | None:
+        tree, started = trees.get(), time.monotonic()
         try:
-            result = runner.noticed_by(mutant, tree, 1_000_000_000 + mutants.index(mutant))
+            noticed_by = _noticed_by(
+                mutant, tree, covering.processes(mutant.tests & covering.tests, options.limit)
+            )
         finally:
             trees.put(tree)
-        report(mutant, result, time.monotonic() - started)
-        return result
-
-    def report(mutant: Mutant, result: str | None, seconds: float) -> None:
-        place = f"{mutant.path}:{mutant.change.line}"
-        if result is None:
-            before, after = mutant.texts()
-            tests = len(mutant.tests)
-            print(f"{place}: {before}\n    -> {after}   ({tests} tests run it)", flush=True)
-        elif options.verbose:
-            print(f"noticed: {place}: by {result} in {seconds:.0f} s", flush=True)
-
-    def try_all(tried: list[Mutant]) -> dict[int, str | None]:
-        with ThreadPoolExecutor(options.jobs) as pool:
-            return dict(zip(map(id, tried), pool.map(noticed_by, tried), strict=True))
+        if noticed_by is None or options.verbose:
+            before, after = mutant.lines()
+            seconds = f"{time.monotonic() - started:.0f} s"
+            print(f"{mutant.path}:{mutant.change.line}: {before}\n    -> {after}")
+            print(
+                f"    noticed by {noticed_by or 'nothing'}, {len(mutant.tests)} tests run it, {seconds}",
+                flush=True,
+            )
+        return noticed_by
 
     started = time.monotonic()
-    results = try_all(mutants)
-    # A test that fails without a change, too, has noticed nothing.
-    noticing = sorted({result for result in results.values() if result in covering.seconds})
-    _, output = _run(first, [*noticing], 600)
-    failing = set(re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE))
-    if failing:
-        print(f"{len(failing)} tests fail without a change: {' '.join(sorted(failing))}")
-    total, unnoticed = Counter(), Counter()
-    for mutant in mutants:
-        folder = str(Path(mutant.path).relative_to("src/pellucid").parent).partition("/")[0]
-        total[folder] += 1
-        if results[id(mutant)] is None:
-            unnoticed[folder] += 1
+    tried: list[tuple[Mutant, str | None]] = []
+    with ThreadPoolExecutor(trees.qsize()) as pool:
+        while len(tried) < options.count and (
+            some := list(itertools.islice(drawn, options.count - len(tried)))
+        ):
+            # What does not compile is no mistake that a test could notice.
+            results = zip(some, pool.map(try_one, some), strict=True)
+            tried += [(mutant, by) for mutant, by in results if by != "the compiler"]
+        # A test that fails without a change, too, has noticed nothing.
+        trusted: set[str] = set()
+        while noticing := sorted({by for _, by in tried if by in covering.tests} - trusted):
+            failing = set(FAILED.findall(_pytest(tree, noticing, 600)[1]))
+            trusted.update(noticing)
+            covering.tests -= failing
+            again = [mutant for mutant, by in tried if by in failing]
+            tried = [it for it in tried if it[1] not in failing]
+            tried += zip(again, pool.map(try_one, again), strict=True)
+    total = Counter(mutant.folder() for mutant, _ in tried)
+    noticed = Counter(mutant.folder() for mutant, by in tried if by)
     for folder, count in sorted(total.items()):
-        print(f"{folder:12} {count - unnoticed[folder]:4} of {count:4} noticed")
-    print(f"{time.monotonic() - started:.0f} s")
+        print(f"{folder:12} {noticed[folder]:4} of {count:4} noticed")
+    print(f"{time.monotonic() - started:.0f} s, seed {options.seed}")
 
 
 if __name__ == "__main__":

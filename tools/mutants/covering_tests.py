@@ -5,85 +5,144 @@ import difflib
 import json
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import coverage
 
+# What a process, and each file of tests in it, costs before its first test.
+_IMPORT_SECONDS = 0.2
+# A mistake is noticed by a quick test, or by none: few tests in the first process, all in the last.
+_PROCESS_SECONDS = (3.0, 15.0, 60.0)
 
-def _matched(old: list[str], new: list[str]) -> dict[int, int]:
-    """New line numbers, from 1, to the old numbers of the same lines."""
-    blocks = difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_matching_blocks()
-    return {b + i + 1: a + i + 1 for a, b, size in blocks for i in range(size)}
+
+def _git(*words: str) -> list[str]:
+    found = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    return found.stdout.splitlines()
+
+
+def _module(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _head_end(statement: ast.stmt) -> int:
+    """The last line before a statement's body."""
+    body = getattr(statement, "body", None)
+    return max(body[0].lineno - 1, statement.lineno) if body else statement.end_lineno
 
 
 class CoveringTests:
     """
-    Reads a folder with `.coverage` and the seconds of each test, both of a commit.
+    Reads a folder with `.coverage`, the seconds of each test, and the commit of both.
 
-    Tests of modules that have changed since (`collected`) are taken to run whatever one of their
-    module ran.
+    Tests of files that are new or changed since, and of `always`, are collected anew by `collect`, a
+    function from files to what pytest prints. They are taken to run what any test of their file ran;
+    those of `always`, all lines.
     """
 
-    def __init__(self, folder: Path, commit: str, modules: list[str], collected: list[str]) -> None:
+    def __init__(
+        self, folder: Path, always: list[str], collect: Callable[[list[str]], str]
+    ) -> None:
         self._data = coverage.CoverageData(str(folder / ".coverage"))
         self._data.read()
-        self._measured = {
-            "src/pellucid/" + path.rpartition("/src/pellucid/")[2]: path
-            for path in self._data.measured_files()
+        self._commit = (folder / "commit").read_text().strip()
+        self._seconds: dict[str, float] = json.loads((folder / "durations.json").read_text())
+        self._set_up: dict[str, float] = {}
+        for (
+            test,
+            seconds,
+        ) in self._seconds.items():  # the first test of a file pays for what all share
+            self._set_up.setdefault(_module(test), seconds + _IMPORT_SECONDS)
+        changed = _git("diff", "--name-only", "--diff-filter=d", self._commit, "--", "tests")
+        changed += _git("ls-files", "-o", "--exclude-standard", "tests")
+        folders = {Path(module).parent for module in self._set_up}
+        modules = {
+            it for it in changed if Path(it).match("test_*.py") and Path(it).parent in folders
         }
-        self._commit = commit
-        self.seconds: dict[str, float] = json.loads((folder / "durations.json").read_text())
-        known = {test for test in self.seconds if test.partition("::")[0] not in modules}
-        self._today = known.union(collected)
-        self._changed = defaultdict(set)
+        modules.update(always)
+        collected = collect(sorted(modules)).splitlines() if modules else []
+        self._collected = defaultdict(set)
         for test in collected:
-            self._changed[test.partition("::")[0]].add(test)
+            if _module(test) in modules:
+                self._collected[_module(test)].add(test)
+        self._always = {test for module in always for test in self._collected[module]}
+        self.tests = {test for test in self._seconds if _module(test) not in modules}.union(
+            *self._collected.values()
+        )
+
+    def of_folders(self, *folders: str) -> set[str]:
+        """The tests in some folders."""
+        return {test for test in self.tests if test.startswith(folders)} | self._always
 
     def of_file(self, path: str, source: str) -> dict[int, set[str]]:
         """
         The tests of each covered line of `source`: those of its statement, or, where that runs on
         import or is new, of what it stands in.
         """
-        contexts = {}
-        if path in self._measured:
-            contexts = self._data.contexts_by_lineno(self._measured[path])
-        shown = subprocess.run(
-            ["git", "show", f"{self._commit}:{path}"], capture_output=True, text=True, check=False
-        )
-        old_lines = shown.stdout.splitlines()
-        matched = _matched(old_lines, source.splitlines())
+        measured = next((it for it in self._data.measured_files() if it.endswith(f"/{path}")), None)
+        contexts = self._data.contexts_by_lineno(measured) if measured else {}
+        old_lines = _git("show", f"{self._commit}:{path}")
+        matcher = difflib.SequenceMatcher(None, old_lines, source.splitlines(), autojunk=False)
+        old_of = {
+            b + i + 1: a + i + 1 for a, b, n in matcher.get_matching_blocks() for i in range(n)
+        }
         ran = {
             line: {context.partition("|")[0] for context in contexts[old]}
-            for line, old in matched.items()
+            for line, old in old_of.items()
             if old in contexts
         }
-        modules = {test.partition("::")[0] for tests in ran.values() for test in tests}
-        changed = set().union(*(self._changed[module] for module in modules))
-        scopes = sorted(
-            (
-                (node.end_lineno - node.lineno, node.lineno, node.end_lineno, _head(node))
-                for node in ast.walk(ast.parse(source))
-                if isinstance(node, ast.stmt)
-            ),
-        )
+
+        def of_lines(begin: int, end: int) -> set[str]:
+            return set().union(*(ran.get(line, ()) for line in range(begin, end + 1)))
+
+        num_lines = len(source.splitlines())
+        changed = [
+            self._collected[module] for module in {_module(test) for test in of_lines(1, num_lines)}
+        ]
+        statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+        statements.sort(key=lambda node: node.end_lineno - node.lineno)
         covered = {}
-        for line in range(1, len(source.splitlines()) + 1):
-            around = [scope for scope in scopes if scope[1] <= line <= scope[2]]
+        for line in range(1, num_lines + 1):
+            around = [node for node in statements if node.lineno <= line <= node.end_lineno]
             if not around:
                 continue
-            _, begin, _, head = around[0]
-            own = set().union(*(ran.get(at, ()) for at in range(begin, head + 1)))
-            if not own and line in matched:
-                continue
-            for _, first, last, _ in [(0, begin, head, 0), *around, (0, 1, len(matched), 0)]:
-                tests = set().union(*(ran.get(at, ()) for at in range(first, last + 1)))
-                if tests := tests & self._today:
-                    covered[line] = tests | changed
-                    break
+            head = (around[0].lineno, _head_end(around[0]))
+            if of_lines(*head) or line not in old_of:
+                spans = [head, *((node.lineno, node.end_lineno) for node in around), (1, num_lines)]
+                tests = next(
+                    (found for span in spans if (found := of_lines(*span) & self.tests)), set()
+                )
+                if tests := tests.union(self._always, *changed):
+                    covered[line] = tests
         return covered
 
+    def processes(self, tests: set[str], limit: float) -> list[tuple[float, list[str]]]:
+        """Seconds and tests of one process after another, the quickest tests first, at most `limit` in all."""
 
-def _head(statement: ast.stmt) -> int:
-    """The last line before a statement's body."""
-    body = getattr(statement, "body", None)
-    return max(body[0].lineno - 1, statement.lineno) if body else statement.end_lineno
+        def seconds(test: str) -> float:
+            return self._seconds.get(test, 0.0)
+
+        ordered = sorted(
+            tests, key=lambda test: (seconds(test) + self._set_up.get(_module(test), 0.0), test)
+        )
+        processes = [(0.0, [])]
+        modules: set[str] = set()
+        for test in ordered:
+            spent, taken = processes[-1]
+            cost = seconds(test) + (_module(test) not in modules) * self._set_up.get(
+                _module(test), _IMPORT_SECONDS
+            )
+            if sum(it for it, _ in processes) + cost > limit:
+                break
+            if (
+                taken
+                and len(processes) <= len(_PROCESS_SECONDS)
+                and spent + cost > _PROCESS_SECONDS[len(processes) - 1]
+            ):
+                processes.append((0.0, []))
+                modules = set()
+                spent, taken = processes[-1]
+            modules.add(_module(test))
+            taken.append(test)
+            processes[-1] = (spent + cost, taken)
+        return [(spent, sorted(taken)) for spent, taken in processes if taken]

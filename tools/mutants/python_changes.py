@@ -47,6 +47,14 @@ _SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "type_params", "ba
 _LOG_CALL = re.compile(r"warnings\.warn|.*log(ger)?\.(debug|info|warning|error|exception|critical)")
 
 
+def _is_first_value(node: ast.AST) -> bool:
+    """Whether a name gets a value that does not come from its earlier one: nothing runs without it."""
+    if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Tuple)):
+        return False
+    names = {it.id for it in ast.walk(node.targets[0]) if isinstance(it, ast.Name)}
+    return not any(isinstance(it, ast.Name) and it.id in names for it in ast.walk(node.value))
+
+
 def changes(source: bytes) -> list[Change]:
     """All changes of one file, ordered by place."""
     starts = [0]
@@ -114,7 +122,7 @@ def changes(source: bytes) -> list[Change]:
                 return
             case ast.Call() if _LOG_CALL.fullmatch(ast.unparse(node.func)):
                 return
-        if in_function and isinstance(node, _DELETED):
+        if in_function and isinstance(node, _DELETED) and not _is_first_value(node):
             yield whole(node, "pass")
         if isinstance(node, ast.Raise):
             return
