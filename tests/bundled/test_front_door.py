@@ -214,6 +214,7 @@ TYPED = [
     Typed("serve --help", out=("--port",), loads=""),
     refused("rnu hi", "did you mean run?"),
     refused("quantize", "Missing argument 'IN'", "pellucid quantize --help"),
+    refused("quantize qwen3:0.6b out", "in few bits already"),
     refused("quantize models/tiny", "Missing argument 'OUT'"),
     refused("trace", "Missing argument 'ACTION'", "record, replay, export"),
     refused("trace show", "'show' is not one of 'record', 'replay', 'export'", never=("Value error",)),

@@ -321,6 +321,20 @@ def test_rm_deletes_nothing_that_is_not_its_own(
     assert f"{REPOSITORY}:Q4_K_M" in names()
 
 
+def test_rm_follows_no_link_out_of_the_cache(
+    hub: FakeHub, tmp_path: Path, pellucid: CommandLine
+) -> None:
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(b"GGUF")
+    snapshot = find_model(f"{REPOSITORY}:Q4_K_M").path.parent
+    (snapshot / "Qwen3-0.6B-IQ4_XS.gguf").symlink_to(mine)
+    assert pellucid("rm", f"{REPOSITORY}:IQ4_XS", "--yes").status == 0
+    assert mine.exists() and names() == [f"{REPOSITORY}:Q4_K_M"]
+    (snapshot / "Qwen3-0.6B-IQ4_XS.gguf").symlink_to(mine)
+    assert pellucid("rm", REPOSITORY, "--yes").status == 0
+    assert mine.exists() and names() == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="files in use are shown by /proc")
 def test_rm_leaves_a_model_that_is_in_use(hub: FakeHub, pellucid: CommandLine) -> None:
     path = find_model(f"{REPOSITORY}:Q4_K_M").path

@@ -9,8 +9,10 @@ import typer
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import note, print_table
 from pellucid.cli.output.units import describe_bytes, num_bytes, seconds, times
+from pellucid.cli.parsing.models import exists
 from pellucid.cli.parsing.options import Json
 from pellucid.config import QUANTIZATIONS
+from pellucid.model_names import find_short_name
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ def quantize(
 
     The copy loads as it is. Shows how much the rounding changed each matrix.
     """
+    if find_short_name(model) is not None and not exists(model):
+        raise ValueError(
+            f"{model}: stands for a file in few bits already; name a directory or owner/name of the whole model"
+        )
     from pellucid.quantizing import quantize_model
 
     start = time.monotonic()

@@ -92,7 +92,10 @@ def delete(models: Collection[CachedModel]) -> None:
         for file in {file for model in models for file in model.files if folder in file.parents}:
             blob = file.resolve()
             file.unlink()
-            if not any(each.resolve() == blob for each in (folder / "snapshots").rglob("*")):
+            is_own = folder.resolve() in blob.parents  # a link may lead out of the cache
+            if is_own and not any(
+                each.resolve() == blob for each in (folder / "snapshots").rglob("*")
+            ):
                 blob.unlink(missing_ok=True)
 
 
