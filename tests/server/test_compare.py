@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pellucid.engine import LLMEngine
 from support.http_server import RunningServer
 
 PROMPT = "Once upon a time, Mira went to the market."
@@ -87,6 +88,15 @@ def test_drafts_change_no_token(server: RunningServer, drafter: str) -> None:
     assert drafted["rounds"] == len(rounds)
     assert drafted["drafted"] == sum(len(drafts) for drafts, _, _ in rounds)
     assert all((chosen is None) == (right == len(drafts)) for drafts, right, chosen in rounds)
+
+
+def test_the_engines_of_a_comparison_are_closed(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = [], LLMEngine.close
+    monkeypatch.setattr(LLMEngine, "close", lambda engine: closed.append(close(engine)))
+    run(server, max_tokens=2)
+    server.wait_until(lambda: len(closed) == 2, "the end of both engines")
 
 
 def test_what_is_too_much_is_refused(server: RunningServer) -> None:
