@@ -19,7 +19,10 @@ from pellucid.execution.proposers.prompt_lookup import (
     RecentAnswers,
 )
 from pellucid.scheduling.request import Request
+from support.courses import Courses
 from support.scheduling import make_request
+
+COURSES = Courses("prompt_lookup_courses")
 
 
 def request_with(name: str, prompt: list[int], output: list[int]) -> Request:
@@ -50,6 +53,29 @@ def test_the_index_finds_what_a_search_finds(num_values: int) -> None:
     for _ in range(120):
         index.extend([rng.randrange(num_values) for _ in range(rng.choice([1, 1, 1, 2, 5]))])
         assert index.find(index.token_ids) == definition(index.token_ids)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_drafts_of_random_copies(seed: int) -> None:
+    """Answers that copy passages with edits, of several callers, one after another."""
+    rng = random.Random(seed)
+    lookup, seen, num_right = PromptLookup(rng.random() < 0.8), [], 0
+    passages = [[rng.randrange(40) for _ in range(60)] for _ in range(3)]
+    for number in range(10):
+        request = request_with(f"r{number % 4}", rng.choice(passages)[: rng.randrange(60)], [])
+        request.cache_salt = rng.choice([b"", b"", b"salt"])
+        copied = rng.choice([*passages, rng.choice(passages)[:5] * 9])
+        while copied and rng.random() < 0.97:
+            drafts = lookup.propose([request], {request.request_id: rng.choice([1, 4, 9])})
+            seen.append(drafts)
+            copied = copied[rng.choice([0] * 20 + [1, 3, 5, 8]) :]  # some tokens are left out
+            following = [rng.randrange(40)] if rng.random() < 0.1 else copied[: rng.choice([1, 2])]
+            num_right += drafts.get(request.request_id, [])[:1] == following[:1]
+            request.output_token_ids += following
+            copied = copied[len(following) :]
+        if rng.random() < 0.8:
+            lookup.forget([request])
+    COURSES.check(seed, {"steps": len(seen), "right": num_right}, seen)
 
 
 PASSAGE = list(range(100, 130))

@@ -109,6 +109,8 @@ def changes(source: bytes) -> list[Change]:
                 yield from (whole(test, "True") for test in node.ifs)
             case ast.Call():
                 for keyword in node.keywords:
+                    if keyword.arg == "strict":
+                        continue
                     rest = re.compile(rb"\s*,?").match(source, end(keyword))
                     yield change(begin(keyword), rest.end(), "")
 
@@ -118,6 +120,8 @@ def changes(source: bytes) -> list[Change]:
         match node:
             case ast.FunctionDef(name="__repr__") | ast.Expr(value=ast.Constant()):
                 return
+            case ast.keyword(arg="strict"):
+                return  # of zip: a check, like an assert
             case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.Assign(targets=[ast.Name("__all__")]):
                 return
             case ast.Call() if _LOG_CALL.fullmatch(ast.unparse(node.func)):

@@ -65,8 +65,7 @@ class PromptLookup(Proposer):
         if text is None or own is not request:
             text = GrowingText()
             self._texts[request.request_id] = request, text
-        if len(text) < request.num_known_tokens:
-            text.extend(request.token_ids(len(text), request.num_known_tokens))
+        text.extend(request.token_ids(len(text), request.num_known_tokens))
         return text
 
 
