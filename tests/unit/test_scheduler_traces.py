@@ -200,7 +200,8 @@ class Trace:
         if width == 1 and self.requests and more.random() < 0.2:
             parent = more.choice(self.requests)
             known = parent.token_ids(0, more.randrange(parent.num_known_tokens + 1))
-            prompt = [*known, *prompt][: len(prompt) + 8]
+            is_same = len(known) > 1 and more.random() < 0.3
+            prompt = known if is_same else [*known, *prompt][: len(prompt) + 8]
             max_tokens = min(max_tokens, MAX_LENGTH - len(prompt) + 1)
         group = [
             Request(

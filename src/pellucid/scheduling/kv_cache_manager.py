@@ -302,8 +302,7 @@ class KVCacheManager:
         assert self.num_blocks(child) == 0
         if num_tokens is None:
             num_tokens = parent.num_computed_tokens
-        num_shared = min(num_tokens, parent.num_computed_tokens)
-        self._replace(child, self._tables_of(parent).fork(child, num_shared))
+        self._replace(child, self._tables_of(parent).fork(child, num_tokens))
         if self.states is not None and not self.states.fork(parent, child):
             self.release(child)
             return 0

@@ -230,7 +230,7 @@ class Scheduler:
         """
         if request.params.prompt_logprobs is not None:
             return 0
-        num_shared = min(num_tokens, parent.num_computed_tokens, request.num_tokens - 1)
+        num_shared = min(num_tokens, request.num_tokens - 1)
         num_shared = self.kv_cache_manager.num_forkable(parent, num_shared)
         same_text = request.token_ids(0, num_shared) == parent.token_ids(0, num_shared)
         same_salt = request.cache_salt == parent.cache_salt
