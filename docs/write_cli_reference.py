@@ -86,7 +86,7 @@ def reference() -> str:
     with command.make_context("pellucid", [], resilient_parsing=True) as context:
         for name in all_verbs():
             verb = command.commands[name]
-            usages[name] = f"    pellucid {name} [OPTIONS] {arguments(verb)}"
+            usages[name] = f"    pellucid {name} [OPTIONS] {arguments(verb)}".rstrip()
             tables[name] = {
                 title: table(title, options)
                 for title, options in grouped_options(verb, context).items()
