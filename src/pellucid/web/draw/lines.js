@@ -71,7 +71,7 @@ export function lastAtMost(values, value) {
   return low - 1;
 }
 
-const GUTTER = 58; // labels of the vertical axis
+const GUTTER = 64; // labels of the vertical axis: up to 1,000 KiB
 const ABOVE = 10;
 const BELOW = 24;
 

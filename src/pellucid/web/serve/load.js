@@ -172,7 +172,8 @@ export function Lanes({ session, load, longest, version, asTable }) {
       ctx.fillRect(px, 0, 1, height - BELOW);
       ctx.fillStyle = palette.ink3;
       ctx.textAlign = tick === 0 ? "left" : "center";
-      ctx.fillText(tick === 0 ? "0" : `${digits(tick)} s`, Math.min(px, wide - 16), height - 5);
+      const text = tick === 0 ? "0" : `${digits(tick)} s`;
+      ctx.fillText(text, Math.min(px, wide - ctx.measureText(text).width / 2), height - 5);
     }
     const tall = Math.max(3, pitch - 3);
     lanes.forEach((lane, row) => {
