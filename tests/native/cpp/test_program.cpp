@@ -1,5 +1,6 @@
 // Program: the memory plan, phases on several threads, runs on the caller's thread alone. Under
 // ThreadSanitizer it shows that no barrier is missing.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -217,6 +218,60 @@ void buffers_keep_their_numbers() {
   program.run(step);
 }
 
+// The bytes of weights, counted once and again for every eight rows, decide who runs a step.
+void small_steps_run_on_one_thread() {
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(2), 16,
+                  /*small_step_bytes=*/200);
+  program.add_weight_bytes(100);
+  std::atomic<int> num_threads{0};
+  const auto one = [](const Step&) { return std::int64_t{1}; };
+  for (int phase = 0; phase < 2; ++phase) {  // in each, threads ask for the weights of the next
+    program.add_phase(
+        "phase", {}, one, one, [](const Step&, const Share&) {},
+        [&](const Step&, const Worker& worker) {
+          num_threads = worker.num_threads();
+          return WeightSpan{};
+        });
+  }
+  program.finish();
+  for (const std::int64_t num_tokens : {1, 7, 8, 16}) {
+    Step step;
+    step.num_tokens = num_tokens;
+    program.run(step);
+    CHECK(num_threads == (num_tokens < 8 ? 1 : 2));
+  }
+}
+
+// Each block of rows reads all weights: the stage that wants the most rows decides.
+void weights_are_read_once_per_block() {
+  constexpr std::int64_t kColumns = 10, kManyRows = 4 * kRowsPerBlock;
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(1), kManyRows, 0);
+  std::vector<std::int64_t> num_calls(3), num_cells(3);
+  for (const std::size_t stage : {0, 1, 2}) {
+    program.add_column_phase(
+        "stage", RowSet::kTokens, {}, {nullptr, 0, kColumns},
+        {/*of_few_rows=*/5, /*of_row_block=*/3, (stage == 1 ? 2 : 1) * kRowsPerBlock},
+        [&, stage](const Step&, Range rows, Range columns) {
+          ++num_calls[stage];
+          num_cells[stage] += (rows.end - rows.begin) * (columns.end - columns.begin);
+        });
+  }
+  program.finish();
+  const auto check = [&](std::int64_t num_tokens, std::int64_t calls) {
+    num_calls.assign(3, 0);
+    num_cells.assign(3, 0);
+    Step step;
+    step.num_tokens = num_tokens;
+    program.run(step);
+    CHECK(num_calls == std::vector<std::int64_t>(3, calls));
+    CHECK(num_cells == std::vector<std::int64_t>(3, num_tokens * kColumns));
+  };
+  check(0, 0);
+  check(7, 2);              // few rows: two pieces of five columns
+  check(8, 4);              // one block, in four pieces
+  check(kManyRows, 2 * 4);  // two blocks
+}
+
 }  // namespace
 
 int main() {
@@ -225,5 +280,7 @@ int main() {
     threads_change_no_bit({kernels, Format::kInt8, KVFormat::kInt8});
   }
   buffers_keep_their_numbers();
+  small_steps_run_on_one_thread();
+  weights_are_read_once_per_block();
   std::printf("ok\n");
 }

@@ -78,6 +78,31 @@ void runs_follow_each_other() {
   }
 }
 
+// Each thread is held in its first item until all have one. Then the first thread is held until
+// others have done the rest of its share.
+void threads_begin_with_their_share_and_help() {
+  constexpr std::int64_t kItems = 13;
+  for (const int num_threads : {2, 3}) {
+    ThreadPool pool(num_threads);
+    std::atomic<int> num_begun{0};
+    std::atomic<std::int64_t> num_done{0};
+    pool.run([&](Worker& worker) {
+      bool is_first = true;
+      worker.parallel_for(kItems, 1, [&](std::int64_t begin, std::int64_t) {
+        if (is_first) {
+          CHECK(begin == kItems * worker.index() / num_threads + (worker.index() > 0));
+          ++num_begun;
+          while (num_begun < num_threads) std::this_thread::yield();
+        }
+        is_first = false;
+        while (begin == 0 && num_done < kItems - 1) std::this_thread::yield();
+        ++num_done;
+      });
+    });
+    CHECK(num_done == kItems);
+  }
+}
+
 void alone_is_on_the_callers_thread() {
   ThreadPool pool(3);
   std::int64_t sum = 0;  // no atomic: nobody else comes
@@ -152,6 +177,7 @@ int main() {
   every_item_is_done_once();
   phases_see_what_came_before();
   runs_follow_each_other();
+  threads_begin_with_their_share_and_help();
   alone_is_on_the_callers_thread();
   pool_is_resized();
   callers_take_turns();

@@ -69,6 +69,21 @@ void test_it_packs() {
   }
 }
 
+// Between calls of help() the tokenizer's loading goes on: each call packs 32 pieces on each
+// thread.
+void test_help_is_counted() {
+  const Fixture fixture;
+  for (const int num_threads : {1, 2}) {
+    PackedMatrix matrix = fixture.matrix();  // 33 pieces
+    ThreadPool pool(num_threads);
+    WeightPacker packer;
+    packer.add(fixture.packing(matrix, 100));
+    int num_calls = 1;
+    while (packer.help(pool) > 0) ++num_calls;
+    CHECK(num_calls == (num_threads == 1 ? 2 : 1));
+  }
+}
+
 // More waits than is left to helpers, so that the thread is at work when all of it ends.
 void test_nobody_waits_for_what_is_dropped() {
   const Fixture fixture;
@@ -91,6 +106,7 @@ void test_nobody_waits_for_what_is_dropped() {
 
 int main() {
   test_it_packs();
+  test_help_is_counted();
   test_nobody_waits_for_what_is_dropped();
   std::printf("ok\n");
 }
