@@ -194,7 +194,7 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
     while not gate.threads:  # until the disk has been asked
         again.step()
     again.step()
-    now = prefix_store.MAX_READ_SECONDS
+    now = prefix_store.MAX_DISK_SECONDS
     run(again)
     # Others do not wait again before the disk answers.
     outputs.append(again.add_request([5, *PROMPT], PARAMS))

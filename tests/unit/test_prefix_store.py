@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pellucid.execution import prefix_store
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
@@ -133,6 +134,21 @@ def test_nothing_is_saved_after_close_and_no_thread_stays(tmp_path: Path) -> Non
     store.put(3)
     assert not store.holds(3)
     assert not [t for t in threading.enumerate() if t.name == "pellucid-prefix-store"]
+
+
+def test_a_disk_that_takes_nothing_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_store, "MAX_DISK_SECONDS", 0.05)
+    store, answers = Store(tmp_path), threading.Event()
+    monkeypatch.setattr(store.directory, "write", lambda *args: answers.wait())
+    for number in range(3):
+        store.save(block_hash(number), token_ids(number), contents(number))
+    store.close()
+    assert store.reports == ["no answer for 0.05 s: 3 blocks are not saved"]
+    answers.set()
+    store.flush()
+    assert store.counts == PrefixStoreCounts(dropped=3)
 
 
 def test_a_process_that_ends_writes_what_it_has_saved(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from pellucid.scheduling.block_ops import ReadBlocks, ReadSnapshot, SnapshotKey
 # The contents of a block, or None; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot | None
 
-# Without an answer of the disk for as long, prompts are computed, and nothing is read until the disk answers.
-MAX_READ_SECONDS = 10.0
+# Without an answer of the disk for as long, prompts are computed, and nothing is read until the disk answers; `close`
+# does not wait any longer for what is being written.
+MAX_DISK_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class PrefixStoreCounts:
 
     found: int = 0
     saved: int = 0
-    dropped: int = 0  # not saved, because too many waited for the disk
+    dropped: int = 0  # not saved, because too many waited for the disk, or waited when it was closed
     damaged: int = 0  # files that had changed since they were written; removed
     foreign: int = 0  # files with other contents; kept
 
@@ -129,7 +130,7 @@ class DiskPrefixStore:
             taken, self._read = self._read, []
         if gives_up:
             self._report(
-                f"no answer for {MAX_READ_SECONDS:g} s: nothing is read until the disk answers"
+                f"no answer for {MAX_DISK_SECONDS:g} s: nothing is read until the disk answers"
             )
         return taken
 
@@ -138,7 +139,7 @@ class DiskPrefixStore:
         now."""
         if not self._is_reading or self._is_stuck:
             return False
-        if self._clock() - self._asked_at < MAX_READ_SECONDS:
+        if self._clock() - self._asked_at < MAX_DISK_SECONDS:
             return False
         self._is_stuck = True
         if self._being_read is not None:
@@ -175,11 +176,25 @@ class DiskPrefixStore:
             self._lock.wait_for(lambda: not self._is_writing)
 
     def close(self) -> None:
-        """Writes what is waiting; from now on nothing is saved or read."""
+        """Writes what is waiting, unless the disk takes no block for `MAX_DISK_SECONDS`; from now on nothing is saved
+        or read."""
         with self._lock:
             self._saves, self._is_closed = False, True
             self._drop_waiting_reads()
-        self.flush()
+            while self._is_writing and self._wait_for_a_write():
+                pass
+            num_lost = len(self._pending)
+            self.counts.dropped += num_lost
+            self._pending.clear()
+        if num_lost:
+            self._report(f"no answer for {MAX_DISK_SECONDS:g} s: {num_lost} blocks are not saved")
+
+    def _wait_for_a_write(self) -> bool:
+        """Returns whether a block was written, in time."""
+        num_waiting = len(self._pending)
+        return self._lock.wait_for(
+            lambda: not self._is_writing or len(self._pending) < num_waiting, MAX_DISK_SECONDS
+        )
 
     def _read_all(self) -> None:
         while True:
@@ -288,6 +303,7 @@ class DiskPrefixStore:
             with self._lock:
                 if self._pending.pop(block_hash, None) is not None:
                     self.counts.saved += is_new
+                self._lock.notify_all()
 
     def _next_pending(self) -> tuple[bytes, tuple[int, ...], BlockBytes] | None:
         """The oldest block that waits; None ends the thread."""
