@@ -1,7 +1,9 @@
 """The outputs of requests, as callers get them. Names and meanings are vLLM's where vLLM has them."""
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from pellucid.ledger import Ledger
 
@@ -77,6 +79,21 @@ class RequestMetrics:
         return self.token_times[-1] - self.token_times[0] if self.token_times else None
 
 
+class GrowingText:
+    """A field with a text that grows by pieces, which are joined when it is read: to append to a string copies it."""
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> str: ...
+    @overload
+    def __get__(self, owner: "CompletionOutput", kind: type) -> str: ...
+    def __get__(self, owner: "CompletionOutput | None", kind: type) -> str:
+        return "" if owner is None else owner.__dict__["text"].getvalue()
+
+    def __set__(self, owner: "CompletionOutput", text: str) -> None:
+        owner.__dict__["text"] = pieces = io.StringIO()
+        pieces.write(text)
+
+
 @dataclass
 class CompletionOutput:
     """One completion.
@@ -89,13 +106,16 @@ class CompletionOutput:
     """
 
     index: int
-    text: str = ""
+    text: GrowingText = GrowingText()
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
     logprobs: list[LogprobsAt] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     score: float | None = None
+
+    def append_text(self, text: str) -> None:
+        self.__dict__["text"].write(text)
 
 
 @dataclass(frozen=True)

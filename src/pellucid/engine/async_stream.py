@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import final
 
-from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
 
 
 class Signal:
@@ -232,7 +232,7 @@ class _MergedDeltas:
         self._last = first
         self._texts = [first.text]
         self._token_ids = list(first.token_ids)
-        self._logprobs: list[LogprobsAt] | None = first.logprobs and list(first.logprobs)
+        self._logprobs = None if first.logprobs is None else list(first.logprobs)
         self.add(second)
 
     def add(self, delta: CompletionDelta) -> None:
@@ -240,7 +240,8 @@ class _MergedDeltas:
         self._texts.append(delta.text)
         self._token_ids += delta.token_ids
         if delta.logprobs is not None:
-            self._logprobs = (self._logprobs or []) + delta.logprobs
+            self._logprobs = self._logprobs or []
+            self._logprobs += delta.logprobs
 
     def delta(self) -> CompletionDelta:
         return replace(

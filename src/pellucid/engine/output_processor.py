@@ -20,7 +20,8 @@ class Completion:
     Attributes:
         beams: the beam search whose k-th best hypothesis becomes the k-th completion.
         text_is_complete: the text of all tokens is in `output`; nothing is held back.
-        num_sent_tokens, num_sent_characters: how much of `output` the caller has been given.
+        num_sent_tokens: how many tokens of `output` the caller has been given.
+        unsent_text: the text of `output` that the caller has not been given.
     """
 
     request: Request
@@ -30,11 +31,15 @@ class Completion:
     beams: BeamGroup | None = None
     text_is_complete: bool = False
     num_sent_tokens: int = 0
-    num_sent_characters: int = 0
+    unsent_text: str = ""
 
     @property
     def output(self) -> CompletionOutput:
         return self.request_output.outputs[self.request.index]
+
+    def append_text(self, text: str) -> None:
+        self.output.append_text(text)
+        self.unsent_text += text
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -107,7 +112,7 @@ class OutputProcessor:
             return
         if not completion.text_is_complete:
             held_back = completion.stop_strings.push(completion.detokenizer.flush())
-            output.text += held_back + completion.stop_strings.flush()
+            completion.append_text(held_back + completion.stop_strings.flush())
         assert completion.request.finish_reason is not None
         output.finish_reason = completion.request.finish_reason.value
         output.stop_reason = completion.request.stop_reason
@@ -120,14 +125,13 @@ class OutputProcessor:
     def take_delta(self, completion: Completion) -> CompletionDelta:
         """The part of the output that the caller has not been given yet."""
         output = completion.output
-        first, first_character = completion.num_sent_tokens, completion.num_sent_characters
-        completion.num_sent_tokens = len(output.token_ids)
-        completion.num_sent_characters = len(output.text)
+        first, text = completion.num_sent_tokens, completion.unsent_text
+        completion.num_sent_tokens, completion.unsent_text = len(output.token_ids), ""
         token_ids = output.token_ids[first:]
         return CompletionDelta(
             completion.request_output.request_id,
             output.index,
-            output.text[first_character:],
+            text,
             token_ids,
             output.logprobs[first:] if output.logprobs is not None and token_ids else None,
             output.finish_reason,
@@ -188,7 +192,7 @@ class OutputProcessor:
             if end is not None:
                 text += stop_strings.flush()
 
-        output.text += text
+        completion.append_text(text)
         output.token_ids.append(sampled.token_id)
         if output.cumulative_logprob is not None:
             assert sampled.chosen is not None
@@ -201,7 +205,7 @@ class OutputProcessor:
         stopped = found.finish_reason is FinishReason.STOP
         shown = found.token_ids[:-1] if stopped else found.token_ids
         detokenizer, output = completion.detokenizer, completion.output
-        output.text = "".join(map(detokenizer.push, shown)) + detokenizer.flush()
+        completion.append_text("".join(map(detokenizer.push, shown)) + detokenizer.flush())
         output.token_ids = list(found.token_ids)
         output.cumulative_logprob = found.cumulative_logprob
         output.score = found.score

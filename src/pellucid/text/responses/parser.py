@@ -82,7 +82,7 @@ class ResponseParser:
             for delimiter in (field.open, field.close)
         )
         self._texts = {"content": _Text(ContentText), "reasoning": _Text(ReasoningText)}
-        self._outside = ""  # text that no field takes, while no field was found
+        self._outside: list[str] = []  # text that no field takes, while no field was found
         self._found_any = False
         self._buffer = ""
         self._position = 0
@@ -128,8 +128,8 @@ class ResponseParser:
             return []
         deltas = self._read(at_end=True)
         deltas += self._end_region(closed=False)
-        if not self._found_any and self._outside.strip():
-            deltas.append(ContentText(self._outside.strip()))
+        if not self._found_any and (outside := "".join(self._outside).strip()):
+            deltas.append(ContentText(outside))
         return merged(deltas)
 
     def _read_prompt(self, template: ResponseTemplate, prompt: str) -> None:
@@ -240,7 +240,7 @@ class ResponseParser:
                 written.forget_held()
             deltas += written.add(text[num_of_prompt:], self._field)
         elif not self._found_any:
-            self._outside += text[max(0, self._prompt_end - self._position) :]
+            self._outside.append(text[max(0, self._prompt_end - self._position) :])
         self._position += num_taken
         return self._position < until
 

@@ -25,6 +25,8 @@ from pellucid.text.responses.json_scanner import (
 )
 from pellucid.text.responses.template import CallPaths, ResponseField
 
+_SYNTAX = frozenset(r"\.^$*+?{}[]|()")  # of regular expressions
+
 
 class ToolCalls:
     """The calls of one answer: their numbers, and the tools that there are.
@@ -118,21 +120,22 @@ class _Start:
         self.calls = calls
         self.ends_itself = ends_itself
         self._is_marked = bool(opening.strip())
-        self._unread = opening
+        self._unread = [opening]
 
     def hold(self, text: str) -> None:
         """This text belongs to no call yet."""
-        self._unread += text
+        self._unread.append(text)
 
     def call(self, name: Any) -> ToolCallStart | None:
         started = self.calls.start(name, self._is_marked)
         if started is not None:
-            self._unread = ""
+            self._unread.clear()
         return started
 
     def content(self, after_call: bool = False) -> list[ResponseDelta]:
         """What belongs to no call, at the end of the region: all but white space and the end of a list."""
-        text, self._unread = self._unread, ""
+        text = "".join(self._unread)
+        self._unread.clear()
         if after_call:
             text = text.lstrip(" \t\r\n,")
         return [] if text.strip() in ("", "]" if after_call else "") else [ContentText(text)]
@@ -180,7 +183,7 @@ class _JsonReader:
     def _begin_object(self) -> None:
         self._call: ToolCallStart | None = None
         self._key = self._value = ""
-        self._arguments = ""  # that no delta has yet
+        self._arguments: list[str] = []  # that no delta has yet
         self._is_written_as_object = True
         self._has_arguments = False
 
@@ -192,7 +195,7 @@ class _JsonReader:
             if not self._has_arguments:
                 self._has_arguments = True
                 self._is_written_as_object = text[0] == "{"
-            self._arguments += text
+            self._arguments.append(text)
             return self._give_arguments() if self._is_written_as_object else []
         return []
 
@@ -204,9 +207,11 @@ class _JsonReader:
             return [*started, *self._give_arguments()] if self._is_written_as_object else started
         if self._key == arguments_key and not self._is_written_as_object:
             # Some models write the object's text as a string, or null
-            value = _loaded(self._arguments)
-            self._arguments = value if isinstance(value, str) else self._arguments
-            self._arguments = "{}" if value is None or value == "" else self._arguments
+            value = _loaded("".join(self._arguments))
+            if value is None or value == "":
+                self._arguments = ["{}"]
+            elif isinstance(value, str):
+                self._arguments = [value]
             self._is_written_as_object = True
             return self._give_arguments()
         return []
@@ -214,7 +219,8 @@ class _JsonReader:
     def _give_arguments(self) -> list[ResponseDelta]:
         if self._call is None or not self._arguments:
             return []
-        text, self._arguments = self._arguments, ""
+        text = "".join(self._arguments)
+        self._arguments.clear()
         return [ToolCallArguments(self._call.index, text)]
 
     def _end_call(self, complete: bool) -> list[ResponseDelta]:
@@ -273,29 +279,37 @@ class _ArgumentsReader:
 
 
 class _TagReader:
-    """Reads tags, one for each argument; the name stood in the opening delimiter."""
+    """Reads tags, one for each argument; the name stood in the opening delimiter.
+
+    Searches the text only when it has another end of a tag: a value may have tens of thousands of tokens.
+    """
 
     def __init__(self, start: _Start, name: str, args: Mapping[str, Any]) -> None:
         self._start = start
         self._name = name
         self._args = args
         self._pattern = regex.compile(args["tag_pattern"], regex.DOTALL)
-        self._text = ""
+        self._ending = literal_ending(args["tag_pattern"])
+        self._pieces: list[str] = []  # of the text that no argument has yet
+        self._seen = ""  # the end of that text: an ending may have begun in it
+        self._can_grow = False  # a tag ends where the text ended
         self._call: ToolCallStart | None = None
         self._has_begun = False
         self._has_arguments = False
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
         deltas = self._begin()
-        self._text += text
-        if self._call is not None:
+        self._pieces.append(text)
+        seen = self._seen + text
+        self._seen = seen[len(seen) - len(self._ending) + 1 :] if self._ending else ""
+        if self._call is not None and (self._can_grow or self._ending in seen):
             deltas += self._read(at_end=False)
         return deltas, len(text)
 
     def end(self, closed: bool) -> list[ResponseDelta]:
         deltas = self._begin()
         if self._call is None:
-            self._start.hold(self._text)
+            self._start.hold("".join(self._pieces))
             return [*deltas, *self._start.content()]
         deltas += self._read(at_end=True)
         last = "}" if self._has_arguments else "{}"
@@ -315,10 +329,12 @@ class _TagReader:
     def _read(self, at_end: bool) -> list[ResponseDelta]:
         assert self._call is not None
         deltas: list[ResponseDelta] = []
-        position = 0
-        while (match := searched(self._pattern, self._text, position)) is not None:
-            if match.end() == len(self._text) and not at_end:
-                break  # more text might make it longer
+        position, whole = 0, "".join(self._pieces)
+        self._can_grow = False
+        while (match := searched(self._pattern, whole, position)) is not None:
+            if match.end() == len(whole) and not at_end:
+                self._can_grow = True
+                break
             position = max(match.end(), position + 1)
             key = match["key"]
             schema = self._start.calls.argument_schema(self._name, key)
@@ -327,8 +343,19 @@ class _TagReader:
             self._has_arguments = True
             text = f"{before}{_dumped(key)}: {_dumped(value)}"
             deltas.append(ToolCallArguments(self._call.index, text))
-        self._text = self._text[position:]
+        self._pieces = [whole[position:]]
         return deltas
+
+
+def literal_ending(pattern: str) -> str:
+    """The characters that every match of a regular expression ends with, as far as the expression has them as they are;
+    may be empty."""
+    if "|" in pattern or regex.search(r"\(\?(?!P<|:)", pattern):  # alternatives, flags, looks ahead
+        return ""
+    start = len(pattern)
+    while start and pattern[start - 1] not in _SYNTAX:
+        start -= 1
+    return pattern[start + 1 :] if pattern[:start].endswith("\\") else pattern[start:]
 
 
 class _WholeReader:
@@ -345,17 +372,18 @@ class _WholeReader:
         self._field = field
         self._paths = paths
         self._captures = captures
-        self._text = ""
+        self._pieces: list[str] = []
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
-        self._text += text
+        self._pieces.append(text)
         return [], len(text)
 
     def end(self, closed: bool) -> list[ResponseDelta]:
+        text = "".join(self._pieces)
         try:
-            content = parsed_content(self._text, self._field.form, self._field.form_args)
+            content = parsed_content(text, self._field.form, self._field.form_args)
         except (TimeoutError, ValueError):
-            self._start.hold(self._text)
+            self._start.hold(text)
             return self._start.content()
         elements = content if self._paths.each and isinstance(content, list) else [content]
         deltas: list[ResponseDelta] = []
@@ -367,7 +395,7 @@ class _WholeReader:
                 _looked_up(scope, self._paths.name), _looked_up(scope, self._paths.arguments)
             )
         if not deltas:
-            self._start.hold(self._text)
+            self._start.hold(text)
             return self._start.content()
         return deltas
 
