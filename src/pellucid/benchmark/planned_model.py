@@ -11,13 +11,11 @@ from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.config import EngineConfig
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
-from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.hub import ModelLocation
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.planned_parameters import FindFormats, PlannedParameters, stored_formats
 from pellucid.loading.stored_model import StoredModel
-from pellucid.loading.stored_size import stored_matrix_format
 from pellucid.memory.engine_plan import (
     EngineModels,
     EnginePlan,
@@ -130,6 +128,10 @@ def _find_needs(
         path = location.path
         if not path.is_dir() or has_weights(path) or not (path / CONFIG_FILE).exists():
             return location.name, _open_needs(location, settings, backend)
+        # Imported here: the header of a GGUF file needs none of it.
+        from pellucid.loading.hf_config import read_model_config
+        from pellucid.loading.stored_size import stored_matrix_format
+
         config = read_model_config(path)
         stored_format = stored_matrix_format(path)
         if stored_format is not None or settings.quantization != "none":
