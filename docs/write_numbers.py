@@ -13,7 +13,7 @@ from generated_file import write_or_check
 
 from pellucid import formulas
 from pellucid.backends.quantization.formats import BF16
-from pellucid.benchmark.estimate import kv_position_bytes
+from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES
 from pellucid.cli.output.units import num_bytes
 from pellucid.shapes import find_shape

@@ -105,6 +105,14 @@ def repeatable_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure does not go into the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def busy_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """As many as the option says, until the tests end."""
     count = request.config.getoption("busy_processes")

@@ -2,11 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from pellucid.loading.hub import BUNDLED_MODEL
+from pellucid.shapes import SHAPES
 from support.command_line import CommandLine
+from support.tiny_shape import TINY_SHAPE
 
 MACHINE = ("--memory", "20GB", "--bandwidth", "20", "--peak", "500")
 
@@ -57,6 +60,27 @@ def test_this_machine_is_measured(pellucid: CommandLine) -> None:
     assert "this machine (measured): 100 MiB of memory" in ran.out
     assert "The weights alone are larger than the memory." in ran.out
     assert row(ran.out, "an answer, at best") == ["does not fit"]
+
+
+def test_bench_gives_the_times_as_measured(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[call-overload]
+    asked = ("--shape", "tiny", "--quantization", "int8")
+    sizes = ("--prompt", "9", "--gen", "3", "--batch", "1,4")
+    before = pellucid("plan", *asked, *sizes)
+    assert "To see times as this machine reaches them: pellucid bench --shape tiny" in before.out
+    assert "--quantization int8" in before.out.splitlines()[-1]
+    assert "as measured" not in before.out
+    assert pellucid("bench", *asked, *sizes, "--depth", "0,9").status == 0
+    after = pellucid("plan", *asked, *sizes)
+    for label in ("first token", "each token", "an answer", "tokens per second"):
+        assert len(row(after.out, f"{label}, as measured")) == 2
+    assert "pellucid bench --shape" not in after.out
+    # Other formats have other kernels, and other machines other speeds.
+    assert "as measured" not in pellucid("plan", *asked[:2], *sizes).out
+    assert "as measured" not in pellucid("plan", *asked, *sizes, "--machine", "l4-24g").out
 
 
 def test_requests_that_do_not_fit_have_no_speed(pellucid: CommandLine) -> None:

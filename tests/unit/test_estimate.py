@@ -11,8 +11,8 @@ from pellucid.benchmark.estimate import (
     Number,
     Workload,
     estimate,
-    kv_position_bytes,
 )
+from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES, MachineFacts
 from pellucid.benchmark.planned_model import PlannedModel, find_planned_model
 from pellucid.config import EngineConfig

@@ -1,19 +1,21 @@
 """Estimates what a model needs and how fast it can be, each number with its formula and its inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pellucid import formulas
 from pellucid.backends.quantization.formats import BF16, FORMATS
+from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
+from pellucid.benchmark.measured_speed import SecondsByKind, predicted_seconds
 from pellucid.benchmark.planned_model import PlannedModel
+from pellucid.benchmark.step_work import Step, model_work, steps_of
+from pellucid.benchmark.workloads import Prefill
 from pellucid.kv_groups import block_needs
 from pellucid.memory.engine_plan import EnginePlan
-from pellucid.model_config import AttentionConfig, ModelConfig
+from pellucid.model_config import ModelConfig
 
-NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
-SCALE_BYTES = 2
-INT4_GROUP_DIMS = 32
+MEASURED = "_measured"  # ends the names of times as measured here
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,25 @@ class Workload:
 
 
 def estimate(
-    model: PlannedModel, plan: EnginePlan | None, machine: MachineFacts, work: Workload
+    model: PlannedModel,
+    plan: EnginePlan | None,
+    machine: MachineFacts,
+    work: Workload,
+    speed: SecondsByKind | None = None,
 ) -> list[Number]:
     """All formulas for one model, machine and workload.
 
     Args:
         plan: of the engine on this machine; None: there is no room for a sequence.
+        speed: of this machine, as `bench` measured it; None: no times "as measured here".
     """
     sheet = _Sheet()
     _add_size(sheet, model)
     _add_request(sheet, model, work)
     _add_memory(sheet, model, plan, machine.memory_bytes, work)
     _add_speed(sheet, model, machine, work)
+    if speed is not None:
+        _add_measured_speed(sheet, model, work, speed)
     _add_token_passes(sheet, work)
     if work.num_drafts:
         _add_speculation(sheet, work)
@@ -322,12 +331,46 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)
     decode = add_step("decode", context - 1, context, num_requests=work.batch)
-    rate = sheet.add(
-        "tokens_per_second", work.batch / decode, "token/s", "E", "B / decode step", B=work.batch
-    )
     sheet.add("first_token_seconds", prefill, "s", "E", "prefill of one prompt, no queue")
+    _add_times(sheet, work, prefill, decode, "")
+
+
+def _add_measured_speed(
+    sheet: _Sheet, model: PlannedModel, work: Workload, speed: SecondsByKind
+) -> None:
+    """The same times as the measured speeds of the machine have them."""
+    step_work = model_work(model.settings, model.config, model.models.model.weight_bytes)
+    context = work.prompt + work.output
+
+    def add_steps(name: str, steps: Sequence[Step]) -> float:
+        counted = step_work.of(steps)
+        return sheet.add(
+            f"{name}_seconds{MEASURED}",
+            predicted_seconds(speed, counted),
+            "s",
+            "E",
+            "sum over kinds of work: amount * seconds of a unit, fitted to runs of pellucid bench",
+            **{kind: amount for kind, amount in counted.items() if amount},
+        )
+
+    chunk = model.settings.max_num_batched_tokens
+    prefill = add_steps("first_token", steps_of(Prefill(work.prompt), chunk))
+    decode = add_steps("decode", [Step(context - 1, context, work.batch)])
+    _add_times(sheet, work, prefill, decode, MEASURED)
+
+
+def _add_times(sheet: _Sheet, work: Workload, prefill: float, decode: float, suffix: str) -> None:
+    """What follows from the seconds of a prompt and of a decode step."""
+    rate = sheet.add(
+        f"tokens_per_second{suffix}",
+        work.batch / decode,
+        "token/s",
+        "E",
+        "B / decode step",
+        B=work.batch,
+    )
     sheet.add(
-        "request_seconds",
+        f"request_seconds{suffix}",
         prefill + (work.output - 1) * decode,
         "s",
         "E",
@@ -336,7 +379,7 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     )
     if work.price_per_hour:
         sheet.add(
-            "price_per_million_tokens",
+            f"price_per_million_tokens{suffix}",
             work.price_per_hour / (3600 * rate) * 1e6,
             "price/Mtoken",
             "E",
@@ -379,21 +422,3 @@ def _add_speculation(sheet: _Sheet, work: Workload) -> None:
         c=work.draft_cost,
         v=work.verify_cost,
     )
-
-
-def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
-    """Bytes of K and V of one position in all layers that have their own, scales included.
-
-    Raises:
-        ValueError: there is no such format.
-    """
-    own = (each for each in model.attentions if each.shared_kv_layer is None)
-    return sum(_layer_position_bytes(each, dtype) for each in own)
-
-
-def _layer_position_bytes(attention: AttentionConfig, dtype: str) -> float:
-    if dtype not in NUMBER_BYTES:
-        raise ValueError(f"kv_cache_dtype={dtype!r}: must be one of {', '.join(NUMBER_BYTES)}")
-    groups = {"int8": 1, "int4": -(-attention.head_dim // INT4_GROUP_DIMS)}.get(dtype, 0)
-    head = attention.head_dim * NUMBER_BYTES[dtype] + groups * SCALE_BYTES
-    return 2 * attention.num_kv_heads * head

@@ -8,7 +8,9 @@ from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import BF16, FORMATS, MatrixFormat
 from pellucid.benchmark.machine_facts import MachineFacts
+from pellucid.benchmark.measured_speed import SecondsByKind
 from pellucid.benchmark.native_machine import measure_machine
+from pellucid.benchmark.speed_file import find_speed, speed_key
 from pellucid.config import EngineConfig
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
 from pellucid.loading.hub import ModelLocation
@@ -196,3 +198,11 @@ def measure_this_machine(model: PlannedModel) -> MachineFacts:
         ceilings.peak("int8" if needs.weight_bytes < NARROW * in_bf16 else "bf16"),
         memory,
     )
+
+
+def speed_of_this_machine(model: PlannedModel) -> SecondsByKind | None:
+    """As `bench` measured models in the formats of `model`; None: it has measured none."""
+    needs = model.models.model
+    key = speed_key(model.settings, needs.backend, needs.config, needs.weight_bytes)
+    speed = find_speed(key)
+    return None if speed is None else speed.seconds_by_kind()

@@ -106,6 +106,7 @@ def bench(
     config = EngineConfig(model=model, **model_options.settings(), **speculation_options.settings())
 
     from pellucid.benchmark.native_machine import measure_machine
+    from pellucid.benchmark.speed_file import keep_measurements
     from pellucid.benchmark.workloads import Decode, Prefill
     from pellucid.cli.bench_report import bench_objects, print_bench, write_bench_image
     from pellucid.cli.output.json_output import print_json
@@ -124,6 +125,11 @@ def bench(
             f"the machine's bandwidth or peak changed by {change:.0%} meanwhile: other programs run, so speeds"
             " and shares are rough"
         )
+
+    try:
+        keep_measurements(config, bench_model, machine, measurements)
+    except OSError as error:
+        note(f"pellucid plan will not know these speeds: {error}")
 
     if json:
         print_json(bench_objects(measurements, config, machine))

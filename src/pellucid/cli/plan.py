@@ -1,6 +1,7 @@
 """`pellucid plan`: what a model needs, how many requests fit, and how fast they can be."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,6 +16,7 @@ from pellucid.benchmark.machine_facts import (
 )
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.summary import formats
+from pellucid.cli.output.terminal import wrapped
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
@@ -141,8 +143,9 @@ def plan(
     """Plan a model: its memory, the requests that fit, their speed.
 
     Reads no weights: of a model on the hub only config.json, or the header of its GGUF file. Sizes are
-    counted. Times are the shortest that the machine's memory bandwidth and peak arithmetic allow; pellucid
-    bench measures real ones.
+    counted. Times "at best" are the shortest that the machine's memory bandwidth and peak arithmetic allow. Of this
+    machine the table also has times "as measured": what pellucid bench reached here with any model in the same
+    formats, in the cache folder's pellucid/speeds.json.
     """
     model = model_name.name(is_needed=shape is None, must_fit=False)
     for name, value in (("MODEL", model), ("--revision", model_options.revision)):
@@ -157,7 +160,11 @@ def plan(
     config = EngineConfig(model=model, max_num_seqs=max_num_seqs, **model_options.settings())
 
     from pellucid.benchmark.estimate import Workload, estimate
-    from pellucid.benchmark.planned_model import find_planned_model, measure_this_machine
+    from pellucid.benchmark.planned_model import (
+        find_planned_model,
+        measure_this_machine,
+        speed_of_this_machine,
+    )
     from pellucid.cli.plan_report import plan_object, print_plan
 
     planned = find_planned_model(shape, config)
@@ -168,11 +175,31 @@ def plan(
         )
     machine = machine_options.facts(lambda: measure_this_machine(planned))
     engine_plan = planned.engine_plan(machine.memory_bytes)
+    speed = speed_of_this_machine(planned) if machine.provenance == "M" else None
     estimates = {
-        requests: estimate(planned, engine_plan, machine, Workload(prompt, gen, requests, price))
+        requests: estimate(
+            planned, engine_plan, machine, Workload(prompt, gen, requests, price), speed
+        )
         for requests in batches
     }
     if json:
         print_json(plan_object(planned.name, machine, estimates))
     else:
         print_plan(formats(planned.name, config), machine, estimates)
+        if machine.provenance == "M" and speed is None:
+            print(wrapped(f"To see times as this machine reaches them: {_bench(shape, config)}"))
+
+
+def _bench(shape: str | None, config: EngineConfig) -> str:
+    """The command that measures this machine with a model in the same formats."""
+    words = ["pellucid bench"]
+    if shape is not None:
+        words.append(f"--shape {shape}")
+    elif config.model is not None:
+        words.append(shlex.quote(config.model))
+    words += [
+        f"--{name.replace('_', '-')} {value}"
+        for name in ("quantization", "kv_cache_dtype")
+        if (value := getattr(config, name)) != getattr(EngineConfig, name)
+    ]
+    return " ".join(words)

@@ -13,7 +13,7 @@ from pellucid.benchmark.machine_facts import (
     THIS_MACHINE,
     MachineFacts,
 )
-from pellucid.benchmark.planned_model import PlannedModel, plan_shape
+from pellucid.benchmark.planned_model import PlannedModel, plan_shape, speed_of_this_machine
 from pellucid.memory.process_memory import available_memory
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
@@ -87,13 +87,18 @@ class EstimateRoutes:
             _number(call, "verify_cost", 1.0, 1e-6, 100.0),
         )
         plan = model.engine_plan(machine.memory_bytes)
+        speed = None
+        if machine.provenance == "M":
+            speed = await asyncio.to_thread(speed_of_this_machine, model)
         return json_reply(
             {
                 "model": model.name,
                 "machine": asdict(machine),
                 "machines": list(MACHINE_NAMES),
                 "shapes": list(SHAPES),
-                "numbers": [asdict(number) for number in estimate(model, plan, machine, work)],
+                "numbers": [
+                    asdict(number) for number in estimate(model, plan, machine, work, speed)
+                ],
             }
         )
 

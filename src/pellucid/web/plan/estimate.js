@@ -134,7 +134,8 @@ export function Speed({ state }) {
   const get = (/** @type {string} */ name) => /** @type {Estimated} */ (numberOf(estimate, name));
   const time = (/** @type {string} */ label, /** @type {string} */ name) => {
     const [value, unit] = duration(get(name).value * 1e6);
-    return html`<${Fact} label=${label} value=${value} unit=${unit} ...${originOf(get(name))} />`;
+    const here = numberOf(estimate, `${name}_measured`);
+    return html`<${Fact} label=${label} value=${value} unit=${unit + (here ? `, measured ${inTime(here.value * 1e6)}` : "")} ...${originOf(get(name))} />`;
   };
   const price = numberOf(estimate, "price_per_million_tokens");
   return html`<${Panel} title="Time and cost" about="the fastest that the machine's ceilings allow, no queue">
