@@ -1,8 +1,9 @@
 """GGUF files: the same model as the checkpoint that they were made from, and files that are refused."""
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
+from gguf.constants import GGML_QUANT_SIZES, GGUFValueType, Keys
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
@@ -38,14 +39,18 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.loading import gguf_blocks
 from pellucid.loading.checksums import weights_identity
 from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
+from pellucid.loading.gguf_model import FACT_TENSORS
 from pellucid.loading.gguf_tensors import GgufTensors
+from pellucid.loading.gguf_types import TensorKind
 from pellucid.loading.open_model import open_stored_model
-from pellucid.model_config import GatedDeltaNetConfig, LongRopeScaling
+from pellucid.model_config import GatedDeltaNetConfig, LongRopeScaling, ModelConfig
+from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint
 from support.decoding import prompt_logits
@@ -56,6 +61,7 @@ from support.gguf_files import (
     order_v_heads_as_llama_cpp,
     write_gguf,
 )
+from support.published_configs import facts_line
 from support.recording_backend import RecordingBackend
 
 OPS = NumpyBackend()
@@ -510,6 +516,22 @@ def random_blocks(tensor_type: Type) -> np.ndarray:
     return blocks
 
 
+def test_blocks_are_unpacked_in_pieces_that_fit_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = np.arange(40 * 34_000).astype(np.uint8).reshape(40, -1)  # 1,000 blocks in a row
+    whole = dequantize(blocks, Type.Q8_0)
+    read, pieces = gguf_blocks._READERS[TensorKind.Q8_0], []
+
+    def counted(piece: np.ndarray) -> QuantizedMatrix:
+        pieces.append(len(piece))
+        return read(piece)
+
+    monkeypatch.setitem(gguf_blocks._READERS, TensorKind.Q8_0, counted)
+    with np.errstate(all="ignore"):
+        matrix = gguf_blocks.matrix_from_blocks(blocks, TensorKind.Q8_0)
+        np.testing.assert_array_equal(matrix.dequantize(), whole)
+    assert pieces == [3] * 13 + [1]  # of 131,072 bytes at most
+
+
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
 def test_rows_of_a_table_are_those_of_the_matrix(tensor_type: Type, tmp_path: Path) -> None:
     matrix = tensor_of(tmp_path, random_blocks(tensor_type), tensor_type)
@@ -723,21 +745,91 @@ def test_bad_values_are_named(
 ABSURD = [0, -1, 1, 2**31, 2**62, 0.0, -1.0, 1e-40, 1e38, np.nan, np.inf, "", "x", True, [], [1, 2]]
 
 
-@pytest.mark.parametrize("family", GGUF_FAMILIES)
-def test_absurd_facts_are_refused_by_name_or_make_a_config(family: str, tmp_path: Path) -> None:
-    file = GgufCheckpoint(write_both(tmp_path, family))
-    good = dict(file.metadata)
-    architecture = good["general.architecture"]
-    facts = [key for key in good if key.startswith((f"{architecture}.", "tokenizer.ggml.bos"))]
+class KeyReader:
+    """Reads the facts of a file with other keys."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GgufCheckpoint(path)
+        tensors = GgufTensors(self._file)
+        self._factors = {name: tensors.tensor(name) for name in FACT_TENSORS if name in tensors}
+        self.keys = dict(self._file.metadata)
+        self.prefix = f"{self.keys['general.architecture']}."
+
+    def read(self, key: str = "general.name", value: Any = None) -> ModelConfig:
+        """With another value of a key; a value of None: the key is missing."""
+        self._file.metadata = {name: own for name, own in self.keys.items() if name != key}
+        if value is not None:
+            self._file.metadata[key] = value
+        metadata = read_gguf_metadata(self._file, self._factors)
+        return read_gguf_config(with_widths_of_tensors(metadata)[0])
+
+
+@pytest.fixture(scope="module", params=GGUF_FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def reader(family: str, tmp_path_factory: pytest.TempPathFactory) -> KeyReader:
+    return KeyReader(write_both(tmp_path_factory.mktemp(family), family))
+
+
+def test_absurd_facts_are_refused_by_name_or_make_a_config(reader: KeyReader) -> None:
+    facts = [key for key in reader.keys if key.startswith((reader.prefix, "tokenizer.ggml.bos"))]
     others = ("attention.key_length", "attention.sliding_window", "rope.scaling.factor")
-    for key in [*facts, *(f"{architecture}.{other}" for other in others)]:
+    for key in [*facts, *(reader.prefix + other for other in others)]:
         for value in ABSURD:
-            file.metadata = good | {key: value}
-            try:
-                read_gguf_config(read_gguf_metadata(file, {}))
-            except ValueError as error:
-                if "model.gguf: " not in str(error):
-                    raise AssertionError(f"{key}={value}: {error}: which file?") from error
+            assert "which file?" not in what_changes(reader, "", key, value), (key, value)
+
+
+def what_changes(reader: KeyReader, plain: str, key: str, value: Any) -> str:
+    """What of the facts `plain` is something else with another value of a key."""
+    try:
+        facts = facts_line(reader.read(key, value)).split()
+    except ValueError as error:
+        _, of_file, message = str(error).partition("model.gguf: ")
+        return f"refused, {message.split(': ')[0]}" if of_file else f"{error}: which file?"
+    added = dict.fromkeys(word for word in facts if word not in plain.split())
+    gone = dict.fromkeys(f"no {word}" for word in plain.split() if word not in facts)
+    return " ".join(added or gone) or "the same"
+
+
+def other_values(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return [[other_values(each)[0] for each in value]]
+    if isinstance(value, bool):
+        return [not value]
+    return ["linear", "yarn"] if isinstance(value, str) else [2 * value, 0]
+
+
+def keys_of_writers(reader: KeyReader) -> Iterator[tuple[str, list[Any]]]:
+    """The keys of the file, and all others of the gguf library, with other values."""
+    for key, value in reader.keys.items():
+        if key.startswith(reader.prefix):
+            yield key, [None, *other_values(value)]
+    for group in vars(Keys).values():
+        for key in vars(group).values() if isinstance(group, type) else ():
+            full = str(key).replace("{arch}.", reader.prefix)
+            if full.startswith(reader.prefix) and full not in reader.keys:
+                yield full, [2, 0.5, True, False]
+
+
+def test_each_key_changes_the_facts_that_it_says(family: str, reader: KeyReader) -> None:
+    """One golden line for each key of the file, and for each other one that changes something: what of the facts
+    becomes what, with each value. UPDATE_GGUF_KEYS=1 writes them: compare llama.cpp's defaults."""
+    plain = facts_line(reader.read())
+    lines = []
+    for key, values in keys_of_writers(reader):
+        found = [what_changes(reader, plain, key, value) for value in values]
+        if None in values or not all(each[:7] in ("refused", "the sam") for each in found):
+            changes = (f"{value}: {what}" for value, what in zip(values, found, strict=True))
+            lines.append("\t".join((family, key, *changes)))
+    golden = Path(__file__).parents[1] / "golden" / "gguf_keys.txt"
+    known = golden.read_text(encoding="utf-8").splitlines() if golden.exists() else []
+    if os.environ.get("UPDATE_GGUF_KEYS"):
+        known = [*(line for line in known if not line.startswith(f"{family}\t")), *lines]
+        golden.write_text("".join(f"{line}\n" for line in known))
+    assert lines == [line for line in known if line.startswith(f"{family}\t")]
 
 
 @pytest.mark.parametrize("tensor_type", [Type.Q8_0, Type.Q4_1])

@@ -11,9 +11,9 @@ from pellucid.backends.quantization.formats import FORMATS
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import (
     CheckpointParameters,
-    KeptParameters,
     Progress,
     bytes_to_read,
+    kept_parameters,
 )
 from pellucid.loading.stored_model import StoredModel
 from pellucid.model_config import ModelConfig
@@ -72,7 +72,7 @@ def make_decoder(
         FORMATS.get(quantization),
         on_progress,
     )
-    kept = KeptParameters(parameters)
+    kept = kept_parameters(parameters)
     on_ops = partial(decoder_class(model.config.architecture), model.config, kept)
     decoder = on_ops(backend.ops)
     parameters.check_all_used()

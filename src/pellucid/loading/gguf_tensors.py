@@ -33,7 +33,6 @@ _FLOATS: Mapping[TensorType, Any] = {
     Type.F64: np.float64,
 }
 _FLOAT_FORMATS: Mapping[TensorType, MatrixFormat] = {Type.F16: F16, Type.BF16: BF16}
-_CHUNK_BYTES = 1 << 20
 
 
 def _block_type(info: GgufTensorInfo) -> Type | None:
@@ -104,7 +103,7 @@ class GgufTensors:
             return np.require(numbers, requirements="A")
         if len(info.shape) >= 2:
             return self._matrix_from_blocks(rows.reshape(-1, rows.shape[-1]), block_type)
-        return _dequantize(rows, info.shape, block_type)  # norms and biases
+        return _dequantize(rows, block_type).reshape(info.shape)  # norms and biases
 
     def check_types(self, names: Iterable[str]) -> None:
         """Raises a ValueError where one of the tensors `names` is stored in a type that we do not read."""
@@ -149,18 +148,10 @@ class _BlockRows:
         return matrix_from_blocks(self.blocks[rows], self.type).dequantize()
 
 
-def _dequantize(
-    rows: npt.NDArray[np.uint8], shape: tuple[int, ...], block_type: Type
-) -> npt.NDArray[np.float32]:
+def _dequantize(row: npt.NDArray[np.uint8], block_type: Type) -> npt.NDArray[np.float32]:
     # Imported here: it takes longer than reading a header, and few files have such vectors.
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    library_type = GGMLQuantizationType(block_type)
-    flat = rows.reshape(-1, rows.shape[-1])
-    numbers = np.empty((len(flat), shape[-1]), np.float32)
-    step = max(1, _CHUNK_BYTES // flat.shape[1])
     with np.errstate(invalid="ignore"):  # a scale may be infinite: loading checks it later
-        for start in range(0, len(flat), step):  # the library makes many temporaries
-            numbers[start : start + step] = dequantize(flat[start : start + step], library_type)
-    return numbers.reshape(shape)
+        return dequantize(row, GGMLQuantizationType(block_type))

@@ -1,7 +1,7 @@
 """Passes weights from a checkpoint to a decoder, and checks each of them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -382,57 +382,25 @@ def _largest_exponent(tensor: UniformMatrix) -> int:
     return 0
 
 
-class KeptParameters:
-    """Stores the handles that `Parameters` makes, so that a second decoder gets the same ones.
-
-    Args:
-        source: is asked once for each weight.
-    """
+class _KeptParameters:
+    """Asks `source` once for each weight, whatever its kind."""
 
     def __init__(self, source: Parameters) -> None:
         self._source = source
         self._handles: dict[str, Any] = {}
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> Matrix:
-        if name not in self._handles:
-            self._handles[name] = self._source.matrix(name, num_rows, num_columns, bias, parts)
-        return self._handles[name]
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        def kept(name: str, *sizes: Any, **options: Any) -> Any:
+            if name not in self._handles:
+                self._handles[name] = getattr(self._source, kind)(name, *sizes, **options)
+            return self._handles[name]
 
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        if name not in self._handles:
-            self._handles[name] = self._source.router(name, num_experts, num_columns, bias)
-        return self._handles[name]
+        return kept
 
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> MatrixStack:
-        if name not in self._handles:
-            self._handles[name] = self._source.experts(
-                name, num_experts, num_rows, num_columns, bias
-            )
-        return self._handles[name]
 
-    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        if name not in self._handles:
-            self._handles[name] = self._source.table(name, num_rows, num_columns)
-        return self._handles[name]
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        if name not in self._handles:
-            self._handles[name] = self._source.vector(name, size, scale)
-        return self._handles[name]
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
-        if name not in self._handles:
-            self._handles[name] = self._source.convolution(name, num_channels, kernel_size)
-        return self._handles[name]
+def kept_parameters(source: Parameters) -> Parameters:
+    """`Parameters` that keep the handles of `source`, so that a second decoder gets the same ones."""
+    return cast(Parameters, _KeptParameters(source))
 
 
 def _parts(tensor: UniformMatrix, count: int) -> Iterator[UniformMatrix]:

@@ -17,7 +17,6 @@ from pellucid.models.mixture import (
     EXPERT_KEYS,
     EXPERT_WEIGHTS,
     JOINED_GATE_UP,
-    NORMALIZED_KEYS,
     STACKED_EXPERTS,
     gguf_qwen3_moe,
     read_experts,
@@ -62,10 +61,5 @@ QWEN3_VL_MOE = Family(
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
     variants=STACKED_EXPERTS,
-    gguf=GgufFamily(
-        "qwen3vlmoe",
-        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
-        gguf_qwen3_moe,
-        variants=JOINED_GATE_UP,
-    ),
+    gguf=GgufFamily("qwen3vlmoe", _KEYS | EXPERT_KEYS, gguf_qwen3_moe, variants=JOINED_GATE_UP),
 )
