@@ -517,8 +517,7 @@ def random_blocks(tensor_type: Type) -> np.ndarray:
 
 
 def test_blocks_are_unpacked_in_pieces_that_fit_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = np.arange(40 * 34_000).astype(np.uint8).reshape(40, -1)  # 1,000 blocks in a row
-    whole = dequantize(blocks, Type.Q8_0)
+    blocks = (np.arange(40 * 34_000) % 100).astype(np.uint8).reshape(40, -1)  # 1,000 in a row
     read, pieces = gguf_blocks._READERS[TensorKind.Q8_0], []
 
     def counted(piece: np.ndarray) -> QuantizedMatrix:
@@ -526,9 +525,8 @@ def test_blocks_are_unpacked_in_pieces_that_fit_a_cache(monkeypatch: pytest.Monk
         return read(piece)
 
     monkeypatch.setitem(gguf_blocks._READERS, TensorKind.Q8_0, counted)
-    with np.errstate(all="ignore"):
-        matrix = gguf_blocks.matrix_from_blocks(blocks, TensorKind.Q8_0)
-        np.testing.assert_array_equal(matrix.dequantize(), whole)
+    matrix = gguf_blocks.matrix_from_blocks(blocks, TensorKind.Q8_0)
+    np.testing.assert_array_equal(matrix.dequantize(), dequantize(blocks, Type.Q8_0))
     assert pieces == [3] * 13 + [1]  # of 131,072 bytes at most
 
 
