@@ -1,6 +1,7 @@
 """What `bench` measured: how it is kept, and the times that plans make of it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from pellucid.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE
 
-SETTINGS = EngineConfig(backend="numpy", quantization="int8")
+SETTINGS = EngineConfig(backend="numpy", quantization="int8", speculation="off")
 MACHINE = Machine("portable", 1, 10e9, 400e9, 100e9, 50e9)
 WORKLOADS: list[BenchWorkload] = [
     Prefill(256),
@@ -84,9 +85,11 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     assert [each.name for each in tmp_path.glob("pellucid/*")] in ([], ["speeds.json"])
 
 
-def keep(*seconds: float, first: int = 1, settings: EngineConfig = SETTINGS) -> None:
+def keep(
+    *seconds: float, first: int = 1, temperature: float = 0.0, settings: EngineConfig = SETTINGS
+) -> None:
     """Decode runs of the tiny shape at depths from `first` on."""
-    workloads = [Decode(1, first + index) for index in range(len(seconds))]
+    workloads = [Decode(1, first + index, temperature=temperature) for index in range(len(seconds))]
     model = random_model(PLANNED_TINY, settings, [Decode(1, 1)])
     measurements = [
         Measurement(each, (own,), Cost(1, 1, 1), "int8")
@@ -116,10 +119,16 @@ def test_newer_runs_take_the_place_of_older_ones_and_others_stay(kept: Path) -> 
     keep(0.5, 0.25)
     keep(0.125, first=2)
     assert runs() == {"tg1@1": 0.5, "tg1@2": 0.125}
-    keep(1.0, settings=EngineConfig(backend="numpy", quantization="int4"))
+    keep(1.0, settings=replace(SETTINGS, quantization="int4"))
     assert runs() == {"tg1@1": 0.5, "tg1@2": 0.125}
     keep(*[0.5] * 12)
     assert len(runs()) == 12 <= MAX_RUNS
+
+
+def test_runs_that_plans_do_not_count_are_not_kept(kept: Path) -> None:
+    keep(0.5, temperature=0.8)
+    keep(0.5, settings=replace(SETTINGS, speculation="ngram"))
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,14 @@ def keep_measurements(
     machine: Machine,
     measurements: Sequence[Measurement],
 ) -> None:
-    """Adds what `bench` measured, in place of older runs of the same model and workload.
+    """Adds what `bench` measured, in place of older runs of the same model and workload. Steps with drafts, and those
+    that draw tokens, do other work than plans count.
 
     Raises:
         OSError: the file cannot be written.
     """
-    if not measurements:
+    measurements = [each for each in measurements if each.workload.temperature == 0]
+    if not measurements or settings.speculation != "off":
         return
     work = model_work(settings, model.config, model.weight_bytes)
     runs = {
