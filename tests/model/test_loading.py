@@ -16,10 +16,10 @@ from safetensors.numpy import load_file, save_file
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading import checksums
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.decoder import load_decoder
+from pellucid.loading.decoder import finish_weights, load_decoder
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.open_model import open_stored_model
-from pellucid.loading.parameters import CheckpointParameters
+from pellucid.loading.parameters import CheckpointParameters, bytes_to_read
 from pellucid.models.registry import family_of
 from support.checkpoints import FAMILIES, Weights, write_checkpoint
 from support.recording_backend import RecordingBackend
@@ -237,6 +237,19 @@ def test_progress_ends_at_the_whole(family: str, tmp_path: Path) -> None:
     assert {total for _, total in steps} == {num_bytes}
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
     assert steps[-1][0] == num_bytes
+
+
+def test_what_still_waits_is_read_and_reported(tmp_path: Path) -> None:
+    model = open_stored_model(write_checkpoint(tmp_path, "llama"))
+    total = bytes_to_read(model.tensors, model.names)
+    steps, waiting = [], [30, 10, 0]
+
+    class WaitingWeights:
+        def read(self) -> int:
+            return waiting.pop(0)
+
+    finish_weights(model, WaitingWeights(), lambda *step: steps.append(step))
+    assert steps == [(total - 30, total), (total - 10, total)]
 
 
 def test_buffers_are_no_weights(tmp_path: Path) -> None:

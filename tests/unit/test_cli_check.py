@@ -143,6 +143,9 @@ def test_notes_are_shown(pellucid: CommandLine, directory: Path) -> None:
 # -- what does not open ----------------------------------------------------------------------------
 
 
+EXPERTS = "model.layers.1.block_sparse_moe.experts"
+
+
 def refusals(directory: Path) -> dict[Path, str]:
     """Models that do not open, and what is said of them."""
     folder = directory.parent
@@ -176,6 +179,11 @@ def refusals(directory: Path) -> dict[Path, str]:
         {name: each for name, each in tensors.items() if name != lost},
         without / "model.safetensors",
     )
+    no_expert = write_checkpoint(
+        folder / "no-expert",
+        "mixtral",
+        edit_weights=lambda tensors: tensors.pop(f"{EXPERTS}.0.w2.weight"),
+    )
     renamed = good.replace(b"blk.1.ffn_down.weight", b"blk.1.ffn_dawn.weight")
     return {
         without: "tensor .*layers.1.mlp.down_proj.weight is missing",
@@ -190,6 +198,7 @@ def refusals(directory: Path) -> dict[Path, str]:
         file("words.txt", b"hello"): "is not a model",
         no_tokenizer: "it has only tokenizer.model",
         cut: "damaged safetensors file",
+        no_expert: rf"tensor .*{EXPERTS}\.0\.w2\.weight or .* is missing",
         folder / "empty": "is not a model: the directory has no config.json",
     }
 

@@ -6,8 +6,8 @@ from pellucid.loading.gguf_types import BLOCK_SIZES, TensorKind, ValueType
 
 
 def test_types_of_tensors() -> None:
-    for kind in TensorKind:
-        library_kind = GGMLQuantizationType[kind.name]
+    for name, kind in TensorKind.__members__.items():
+        library_kind = GGMLQuantizationType[name]
         assert (kind.value, BLOCK_SIZES[kind]) == (
             library_kind.value,
             tuple(GGML_QUANT_SIZES[library_kind]),
@@ -15,6 +15,6 @@ def test_types_of_tensors() -> None:
 
 
 def test_types_of_values() -> None:
-    assert {each.name: each.value for each in ValueType} == {
+    assert {name: each.value for name, each in ValueType.__members__.items()} == {
         each.name: each.value for each in GGUFValueType
     }

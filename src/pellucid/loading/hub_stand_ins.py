@@ -104,11 +104,8 @@ class _RemoteFile:
 
 def _fill_directory(name: HubName, snapshot: Path, files: Collection[str], folder: Path) -> None:
     """Stand-ins for the files of a repository in Hugging Face layout. Files that loading does not read are empty."""
-    for path in snapshot.rglob("*"):
-        if path.is_file():
-            target = folder / path.relative_to(snapshot)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path.resolve())
+    for path in snapshot.iterdir():
+        (folder / path.name).symlink_to(path.resolve())
     weights = {SINGLE_FILE}
     if INDEX_FILE in files:
         weight_map = read_json_object(folder / INDEX_FILE).optional_object("weight_map")

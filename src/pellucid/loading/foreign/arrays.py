@@ -117,7 +117,7 @@ def modules_with(checkpoint: Checkpoint, suffix: str, method: str) -> Iterator[A
 
 def rounded_to_f16(scales: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
     """Scales as our formats store them."""
-    with np.errstate(over="ignore", invalid="ignore"):  # an infinity is found later, by name
+    with np.errstate(over="ignore"):  # an infinity is found later, by name
         return scales.astype(np.float16)
 
 
