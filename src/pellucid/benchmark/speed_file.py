@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pellucid import formulas
 from pellucid.backends.base import Backend
@@ -17,8 +17,10 @@ from pellucid.benchmark.measured_speed import MeasuredRun, MeasuredSpeed
 from pellucid.benchmark.measurement import Measurement
 from pellucid.benchmark.step_work import KINDS, model_work, steps_of
 from pellucid.config import EngineConfig
-from pellucid.loaded_model import LoadedModel
 from pellucid.model_config import ModelConfig
+
+if TYPE_CHECKING:  # a plan needs no tokenizer
+    from pellucid.loaded_model import LoadedModel
 
 VERSION = 1
 MAX_RUNS = 256  # of a key; the newest
@@ -62,7 +64,7 @@ def find_speed(key: SpeedKey) -> MeasuredSpeed | None:
 
 def keep_measurements(
     settings: EngineConfig,
-    model: LoadedModel,
+    model: "LoadedModel",
     machine: Machine,
     measurements: Sequence[Measurement],
 ) -> None:
