@@ -16,7 +16,7 @@ _NAMES = (
     (re.compile(r"\bc[0-9a-f]{8}\b"), "CALL"),
     (re.compile(re.escape(FINGERPRINT)), "FINGERPRINT"),
 )
-_DURATION = re.compile(r"_ms$|_per_second$|_duration$")
+_DURATION = re.compile(r"_ms$|_us$|_per_second$|_duration$")
 _MOMENT = re.compile(r"(^|\.)(created|created_at|completed_at|modified_at)$")
 # What grows from frame to frame of a stream
 _GROWING = re.compile(
@@ -39,7 +39,7 @@ def frames(reply: HttpReply) -> list[dict[str, Any]]:
         objects = [reply.json]
     found: list[dict[str, Any]] = []
     for each in objects:
-        frame = {path: _settled(value, path) for path, value in flat(each)}
+        frame = {_named(path): _settled(value, path) for path, value in flat(each)}
         if not (found and _grows(found[-1], frame)):
             found.append(frame)
     return found
@@ -47,10 +47,13 @@ def frames(reply: HttpReply) -> list[dict[str, Any]]:
 
 def short(value: Any) -> str:
     """A value as text of one line."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return shortened(_named(json.dumps(value, ensure_ascii=False, default=repr)))
+
+
+def _named(text: str) -> str:
     for pattern, name in _NAMES:
         text = pattern.sub(name, text)
-    return shortened(text)
+    return text
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

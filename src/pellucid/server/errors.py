@@ -158,6 +158,6 @@ def error_of(error: Exception) -> ApiError:
 
 
 def _field_of(message: str) -> str | None:
-    """The field that a ValueError of ours begins with: "top_p=2: must be ..." or "prompt: is empty"."""
-    found = re.match(r"([a-z_]+(?:\[\d+\])*)(?:=|: )", message)
+    """The field that a ValueError of ours begins with: "top_p=2: must be ..." or "messages[0].role: is missing"."""
+    found = re.match(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:=|: )", message)
     return found[1] if found else None
