@@ -84,7 +84,9 @@ def test_a_client_is_answered(
 
 @pytest.fixture(scope="module")
 def reasoner() -> Iterator[RunningServer]:
-    with running_server(scripted_engine(ANSWER, 4096, FAMILIES["qwen3.5"])) as running:
+    with running_server(
+        scripted_engine(ANSWER, 2560, FAMILIES["qwen3.5"]), keepalive_seconds=3600
+    ) as running:
         running.send_each_step()
         yield running
         running.wait_until_idle()

@@ -42,7 +42,7 @@ ROUTES = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with running_server(scripted_engine(SCRIPT, block_size=16)) as running:
+    with running_server(scripted_engine(SCRIPT, block_size=16), keepalive_seconds=3600) as running:
         running.send_each_step()
         yield running
         running.wait_until_idle()
