@@ -39,26 +39,22 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.sum += value
 
     def add_all(self, values: FloatArray) -> None:
         """As `add` of each: faster for dozens of values, and slower for one."""
         places = np.searchsorted(self._bounds, values)
         for place, count in enumerate(np.bincount(places).tolist()):
             self._counts[place] += count
-        self._sum += float(values.sum())
+        self.sum += float(values.sum())
 
     def buckets(self) -> list[tuple[str, float]]:
         names = [*(f"{bound:g}" for bound in self._bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self._counts)), strict=True))
-
-    @property
-    def sum(self) -> float:
-        return self._sum
 
 
 HISTOGRAMS = {

@@ -1,7 +1,6 @@
 """The text of /metrics for Prometheus: vLLM's names, and own names for what vLLM does not count."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -43,7 +42,13 @@ class _Collector:
         yield self._gauge("vllm:num_requests_running", "Requests that have begun", running)
         yield self._gauge("vllm:num_requests_waiting", "Requests that have not begun", waiting)
         deferred = sum(not generation.streams for generation in service.under_way.values())
-        yield self._waiting_by_reason({"capacity": waiting - deferred, "deferred": deferred})
+        yield self._family(
+            GaugeMetricFamily,
+            "vllm:num_requests_waiting_by_reason",
+            "For a seat or blocks (capacity), or while their text is encoded (deferred)",
+            {("capacity",): waiting - deferred, ("deferred",): deferred},
+            ("reason",),
+        )
         share = self._usage.share_used
         yield self._gauge(
             "vllm:kv_cache_usage_perc", "Blocks of requests under way, 1 is all", share
@@ -97,35 +102,19 @@ class _Collector:
             speculation.speedup,
         )
 
-    def _counter(self, name: str, documentation: str, value: float) -> CounterMetricFamily:
-        counter = CounterMetricFamily(name, documentation, labels=list(self._labels))
-        counter.add_metric(list(self._labels.values()), value)
-        return counter
+    def _counter(self, name: str, documentation: str, value: float) -> Metric:
+        return self._family(CounterMetricFamily, name, documentation, {(): value})
 
-    def _gauge(self, name: str, documentation: str, value: float) -> GaugeMetricFamily:
-        gauge = GaugeMetricFamily(name, documentation, labels=list(self._labels))
-        gauge.add_metric(list(self._labels.values()), value)
-        return gauge
-
-    def _waiting_by_reason(self, counts: dict[str, int]) -> GaugeMetricFamily:
-        documentation = "For a seat or blocks (capacity), or while their text is encoded (deferred)"
-        labels = [*self._labels, "reason"]
-        gauge = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason", documentation, labels=labels
-        )
-        for reason, count in counts.items():
-            gauge.add_metric([*self._labels.values(), reason], count)
-        return gauge
+    def _gauge(self, name: str, documentation: str, value: float) -> Metric:
+        return self._family(GaugeMetricFamily, name, documentation, {(): value})
 
     def _by_label(
-        self, name: str, documentation: str, label: str, counts: "Counter[str] | dict[str, int]"
-    ) -> CounterMetricFamily:
-        counter = CounterMetricFamily(name, documentation, labels=[*self._labels, label])
-        for value, count in counts.items():
-            counter.add_metric([*self._labels.values(), value], count)
-        return counter
+        self, name: str, documentation: str, label: str, counts: Mapping[str, int]
+    ) -> Metric:
+        values: dict[tuple[str, ...], float] = {(value,): n for value, n in counts.items()}
+        return self._family(CounterMetricFamily, name, documentation, values, (label,))
 
-    def _cache_config(self) -> GaugeMetricFamily:
+    def _cache_config(self) -> Metric:
         config = self._serving.service.engine.config
         facts = {
             "block_size": str(config.block_size),
@@ -133,8 +122,24 @@ class _Collector:
             "cache_dtype": config.kv_cache_dtype,
             "enable_prefix_caching": str(config.enable_prefix_caching),
         }
-        info = GaugeMetricFamily(
-            "vllm:cache_config_info", "The KV cache", labels=[*self._labels, *facts]
+        return self._family(
+            GaugeMetricFamily,
+            "vllm:cache_config_info",
+            "The KV cache",
+            {tuple(facts.values()): 1},
+            tuple(facts),
         )
-        info.add_metric([*self._labels.values(), *facts.values()], 1)
-        return info
+
+    def _family(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        documentation: str,
+        values: Mapping[tuple[str, ...], float],
+        labels: tuple[str, ...] = (),
+    ) -> Metric:
+        """A metric by the values of labels beside those of the server."""
+        family = kind(name, documentation, labels=[*self._labels, *labels])
+        for own, value in values.items():
+            family.add_metric([*self._labels.values(), *own], value)
+        return family

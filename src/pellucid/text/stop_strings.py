@@ -14,17 +14,9 @@ class StopStrings:
 
     Args:
         stop: the stop strings, none empty; an empty sequence never matches.
-
-    Raises:
-        ValueError: `stop` is a bare string or holds something else than non-empty strings.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        if isinstance(stop, str):
-            raise ValueError(f"stop must be a list of strings, got the string {stop!r}")
-        for string in stop:
-            if not isinstance(string, str) or not string:
-                raise ValueError(f"stop must hold non-empty strings, got {string!r}")
         self.is_empty = not stop
         self._children: list[dict[str, int]] = [{}]
         # Per node: its number of characters, which may turn out to begin a stop string

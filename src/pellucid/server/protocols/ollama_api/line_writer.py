@@ -20,27 +20,19 @@ from pellucid.text.tokenizer import Tokenizer
 MEDIA_TYPE = "application/x-ndjson"
 
 
-class Durations(msgspec.Struct, kw_only=True):
+def durations_of(output: RequestOutput) -> dict[str, int]:
     """The numbers of the last line; nanoseconds."""
-
-    total_duration: int
-    load_duration: int = 0
-    prompt_eval_count: int
-    prompt_eval_duration: int
-    eval_count: int
-    eval_duration: int
-
-    @classmethod
-    def of(cls, output: RequestOutput) -> "Durations":
-        metrics = output.metrics
-        total = (metrics.finished_time or metrics.arrival_time) - metrics.arrival_time
-        return cls(
-            total_duration=_nanoseconds(total),
-            prompt_eval_count=len(output.prompt_token_ids),
-            prompt_eval_duration=_nanoseconds(metrics.prefill_seconds or 0),
-            eval_count=sum(len(completion.token_ids) for completion in output.outputs),
-            eval_duration=_nanoseconds(metrics.decode_seconds or 0),
-        )
+    metrics = output.metrics
+    return {
+        "total_duration": _nanoseconds(
+            (metrics.finished_time or metrics.arrival_time) - metrics.arrival_time
+        ),
+        "load_duration": 0,
+        "prompt_eval_count": len(output.prompt_token_ids),
+        "prompt_eval_duration": _nanoseconds(metrics.prefill_seconds or 0),
+        "eval_count": sum(len(completion.token_ids) for completion in output.outputs),
+        "eval_duration": _nanoseconds(metrics.decode_seconds or 0),
+    }
 
 
 @dataclass
@@ -164,8 +156,7 @@ class LineWriter(StreamWriter):
             fields["logprobs"] = logprobs
         if finish_reason is not None:
             fields["done_reason"] = finish_reason
-            durations = Durations.of(self._generation.outputs[0])
-            fields |= msgspec.structs.asdict(durations)
+            fields |= durations_of(self._generation.outputs[0])
         return msgspec.json.encode(fields)
 
     def _logprobs(self, token_ids: list[int], logprobs: list[Any]) -> list[TokenLogprob]:

@@ -13,8 +13,6 @@ from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.openai_shared.fields import SamplingFields, StreamOptions
 from pellucid.server.protocols.openai_shared.usage import (
-    Timings,
-    Usage,
     prompt_progress,
     timings_of,
     usage_of,
@@ -34,8 +32,8 @@ class ReplyObject(msgspec.Struct, kw_only=True):
     model: str
     choices: list[Any]
     system_fingerprint: str = FINGERPRINT
-    usage: Usage | UnsetType | None = UNSET
-    timings: Timings | UnsetType = UNSET
+    usage: dict[str, Any] | UnsetType | None = UNSET
+    timings: dict[str, float] | UnsetType = UNSET
     prompt_progress: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
@@ -146,7 +144,7 @@ class ReplyWriter(StreamWriter):
         return self._frame([], prompt_progress=prompt_progress(progress))
 
     def _part_frame(self, part: msgspec.Struct) -> bytes:
-        timings: Timings | UnsetType = UNSET
+        timings: dict[str, float] | UnsetType = UNSET
         if self._fields.timings_per_token:
             timings = timings_of(self._generation.outputs)
         return self._frame([part], usage=self._frame_usage(), timings=timings)
@@ -160,7 +158,7 @@ class ReplyWriter(StreamWriter):
             warnings=self._generation.call.warnings or UNSET,
         )
 
-    def _frame_usage(self) -> Usage | UnsetType | None:
+    def _frame_usage(self) -> dict[str, Any] | UnsetType | None:
         """The usage in a frame with choices: null if the client asked for it at the end."""
         if self._stream_options.continuous_usage_stats:
             return self._usage()
@@ -179,7 +177,7 @@ class ReplyWriter(StreamWriter):
             **others,
         )
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> dict[str, Any]:
         choices = self._choices.values()
         return usage_of(
             self._generation.outputs,

@@ -3,32 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from pellucid.outputs import RequestOutput
 from pellucid.server.streaming import Progress
 
 
-class CachedTokens(msgspec.Struct):
-    cached_tokens: int
-
-
-class ReasoningTokenCount(msgspec.Struct):
-    reasoning_tokens: int
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: CachedTokens
-    completion_tokens_details: ReasoningTokenCount
-
-
 def usage_of(
     outputs: Sequence[RequestOutput], num_completion_tokens: int, num_reasoning_tokens: int
-) -> Usage:
+) -> dict[str, Any]:
     """The tokens of a request.
 
     Args:
@@ -37,32 +20,19 @@ def usage_of(
         num_reasoning_tokens: of these, those that are reasoning.
     """
     num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    return Usage(
-        num_prompt_tokens,
-        num_completion_tokens,
-        num_prompt_tokens + num_completion_tokens,
-        CachedTokens(sum(output.num_cached_tokens for output in outputs)),
-        ReasoningTokenCount(num_reasoning_tokens),
-    )
+    num_cached_tokens = sum(output.num_cached_tokens for output in outputs)
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
+    }
 
 
-class Timings(msgspec.Struct):
-    """Where a request's time went, by llama.cpp's names; milliseconds."""
-
-    queue_ms: float
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-
-
-def timings_of(outputs: Sequence[RequestOutput]) -> Timings | UnsetType:
-    """The timings of a request with one prompt; those of several prompts overlap and have no meaning."""
+def timings_of(outputs: Sequence[RequestOutput]) -> dict[str, float] | UnsetType:
+    """Where the time of a request with one prompt went, by llama.cpp's names; those of several prompts overlap and have
+    no meaning."""
     if len(outputs) != 1:
         return UNSET
     output = outputs[0]
@@ -73,18 +43,18 @@ def timings_of(outputs: Sequence[RequestOutput]) -> Timings | UnsetType:
     num_computed = len(output.prompt_token_ids) - output.num_cached_tokens
     num_predicted = sum(len(completion.token_ids) for completion in output.outputs)
     num_decoded = max(0, num_predicted - len(output.outputs))  # the first ones came with the prompt
-    return Timings(
-        queue_ms=0.0 if started is None else (started - metrics.arrival_time) * 1e3,
-        cache_n=output.num_cached_tokens,
-        prompt_n=num_computed,
-        prompt_ms=prompt_seconds * 1e3,
-        prompt_per_token_ms=_ratio(prompt_seconds * 1e3, num_computed),
-        prompt_per_second=_ratio(num_computed, prompt_seconds),
-        predicted_n=num_predicted,
-        predicted_ms=decode_seconds * 1e3,
-        predicted_per_token_ms=_ratio(decode_seconds * 1e3, num_decoded),
-        predicted_per_second=_ratio(num_decoded, decode_seconds),
-    )
+    return {
+        "queue_ms": 0.0 if started is None else (started - metrics.arrival_time) * 1e3,
+        "cache_n": output.num_cached_tokens,
+        "prompt_n": num_computed,
+        "prompt_ms": prompt_seconds * 1e3,
+        "prompt_per_token_ms": _ratio(prompt_seconds * 1e3, num_computed),
+        "prompt_per_second": _ratio(num_computed, prompt_seconds),
+        "predicted_n": num_predicted,
+        "predicted_ms": decode_seconds * 1e3,
+        "predicted_per_token_ms": _ratio(decode_seconds * 1e3, num_decoded),
+        "predicted_per_second": _ratio(num_decoded, decode_seconds),
+    }
 
 
 def _ratio(amount: float, per: float) -> float:
