@@ -34,3 +34,36 @@ def test_known_shapes_and_refusals(server: RunningServer) -> None:
     ):
         reply = server.get(f"/v1/estimate?machine=h100-80g&{query}")
         assert reply.status == 400 and name in reply.json["error"]["message"], query
+
+
+DEFAULTS = {
+    "prompt": (512, 1, 1 << 24),
+    "output": (128, 1, 1 << 24),
+    "batch": (1, 1, 1 << 20),
+    "price_per_hour": (0, 0, 1e9),
+    "acceptance": (0.7, 0, 1),
+    "num_drafts": (0, 0, 64),
+    "draft_cost": (0.05, 0, 100),
+    "verify_cost": (1, 1e-6, 100),
+}
+
+
+def test_what_is_left_out_has_its_default_and_what_is_given_has_limits(
+    server: RunningServer,
+) -> None:
+    path = "/v1/estimate?shape=qwen2.5-0.5b&machine=h100-80g"
+    given = "".join(f"&{name}={default}" for name, (default, *_) in DEFAULTS.items())
+    assert server.get(path + given).json == server.get(path).json
+    for name, (_, low, high) in DEFAULTS.items():
+        for value, status in ((low, 200), (high, 200), (low - 1, 400), (high + 1, 400)):
+            whole = f"{value:.0f}" if value == round(value) else value
+            assert server.get(f"{path}&{name}={whole}").status == status, (name, value)
+    limits = "&bandwidth=1&flops=1&memory_bytes=1e18"
+    assert server.get(f"/v1/estimate?shape=qwen2.5-0.5b{limits}").json["machine"] == {
+        "name": "given",
+        "provenance": "E",
+        "bandwidth_bytes_per_second": 1.0,
+        "flops_per_second": 1.0,
+        "source": "",
+        "memory_bytes": 1e18,
+    }

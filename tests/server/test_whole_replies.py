@@ -20,7 +20,9 @@ CALLS = Path(__file__).with_name("whole_replies.txt")
 
 def test_whole_replies() -> None:
     lines, last_id = [], ""
-    with running_server(scripted_engine("It is 19.", enable_prefix_caching=True)) as server:
+    with running_server(
+        scripted_engine("It is 19.", enable_prefix_caching=True, num_kv_blocks=256)
+    ) as server:
         server.send_each_step()
         for line in CALLS.read_text(encoding="utf-8").splitlines():
             if not line.startswith("# "):
@@ -36,6 +38,11 @@ def test_whole_replies() -> None:
                     lines.append(
                         ", ".join(f"{path}={short(value)}" for path, value in frame.items())
                     )
+            elif path == "/metrics":
+                text = re.sub(r"(?m)^(#.*|.*_(bucket|created)\{.*)\n", "", reply.body.decode())
+                lines += re.sub(
+                    r"(seconds(?:_sum|_without_step)?\{\S*) \S+", r"\1 DURATION", text
+                ).splitlines()
             else:
                 lines.append(short(reply.body.decode()))
             found = re.search(rb"[0-9a-f]{24}", reply.body)
