@@ -20,6 +20,7 @@ from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS,
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
+from pellucid.structured_outputs import StructuredOutputsParams
 from support.bundled import bundled_engine
 
 VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]
@@ -234,6 +235,42 @@ def test_draws_belong_to_rows_in_order() -> None:
         draw_natively(logits, [(2, draw)])
     with pytest.raises(ValueError, match="draws: must be in order of rows"):
         draw_natively(logits, [(1, draw), (0, draw)])
+
+
+GREEDY = {"temperature": 0}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        GREEDY,
+        {**GREEDY, "repetition_penalty": 1.5},
+        {**GREEDY, "frequency_penalty": 2.0},
+        {**GREEDY, "presence_penalty": 2.0},
+        {**GREEDY, "logit_bias": {300: 50.0}},
+        {**GREEDY, "bad_words": [" was", " the", "."]},
+        {**GREEDY, "allowed_token_ids": range(300, 400)},
+        {**GREEDY, "min_tokens": 20, "stop_token_ids": range(0, 4096, 2)},
+        {**GREEDY, "structured_outputs": StructuredOutputsParams(regex="[xyz ]{30}")},
+    ],
+    ids=lambda params: " ".join(params) or "drawn",
+)
+def test_an_engine_draws_what_the_sampler_would(
+    params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = []
+    for _ in range(2):
+        engine = bundled_engine()
+        output = engine.add_request(
+            "Once upon a time", SamplingParams(seed=1, max_tokens=20, **params)
+        )
+        while engine.has_unfinished_requests:
+            engine.step()
+        texts.append(output.outputs[0].token_ids)
+        always = property(lambda draws: False, lambda draws, value: None)
+        monkeypatch.setattr(RequestDraws, "are_complete", always, raising=False)
+    assert texts[0] == texts[1]
 
 
 # -- parameters that are not drawn natively --------------------------------------------------------
