@@ -66,6 +66,7 @@ def test_candidates_are_those_of_the_step_and_the_funnel_can_be_redrawn(
             position = num_prompt + offset
             seen = get(inspected, f"/v1/logits/{name}/{index}/{position}?top=200&logits=1").json
             assert (seen["req"], seen["pos"]) == (f"{name}/{index}", position)
+            assert seen["recomputed"]["dur_us"] > 0
             assert seen["id"] == seen["drawn"] == choice["token_ids"][offset]
             assert seen["prompt_tok"] == num_prompt
             logits = np.frombuffer(base64.b64decode(seen["logits_f32"]), "<f4").astype(np.float64)
@@ -97,7 +98,7 @@ def test_attention_adds_up_and_is_the_kernels_own(inspected: RunningServer, repl
         assert np.isclose(total, 1, rtol=1e-9)
         assert np.isclose(sum(seen["blocks"]), 1, rtol=1e-9)
         assert all(at <= position for at, *_ in seen["top"])
-        assert seen["output_error_frac"] < 0.02
+        assert seen["output_error_frac"] < 0.02 and seen["recomputed"]["dur_us"] > 0
     assert seen["other"] == pytest.approx(0, abs=1e-12) and len(seen["top"]) == position
 
 

@@ -133,7 +133,9 @@ def test_decisions_on_a_random_machine(seed: int) -> None:
         machine.acceptance = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])
         machine.row_cost = rng.choice([0.01, 0.05, 0.3, 1.0])
         names = [f"r{rng.randrange(9)}" for _ in range(rng.choice([1, 1, 2, 5]))]
-        for _ in range(rng.choice([30, 80])):
+        for _ in range(rng.choice([30, 120])):
+            if rng.random() < 0.2:
+                policy.backoff = 0  # another request has come
             machine.step(policy, list(dict.fromkeys(names)))
             seen.append((machine.drafts[-1], policy.backoff, policy.reason))
     counts = {"drafts": sum(machine.drafts), "tokens": machine.num_tokens}
@@ -163,6 +165,15 @@ def test_requests_whose_drafts_are_right_get_them() -> None:
         policy.record(outcomes, DecodeStep(2, rows - 2, rows, 1 + 0.1 * rows, 0.0))
     policy.record([], DecodeStep(2, 0, 2, 1.2, 0.0))
     assert policy.max_drafts(["right", "wrong"]) == {"right": 6}
+
+
+@pytest.mark.parametrize(("num_others", "is_remembered"), [(1023, True), (1024, False)])
+def test_the_newest_thousand_requests_are_remembered(num_others: int, is_remembered: bool) -> None:
+    policy = DraftPolicy(6)
+    policy.record([DraftOutcome("right", 6, 6)] * 5, DecodeStep(1, 6, 7, 1.01, 0.0))
+    others = [DraftOutcome(f"other {number}", 6, 0) for number in range(num_others)]
+    policy.record(others, DecodeStep(1, 0, 1, 1.0, 0.0))
+    assert (policy.max_drafts(["right"]).get("right", 0) > 2) == is_remembered
 
 
 def test_without_deciding_everybody_gets_all() -> None:

@@ -461,4 +461,8 @@ def test_undefined_snapshots_are_forgotten() -> None:
     assert manager.num_lacking_to_admit(second) == 0
     manager.reset_prefix_cache()
     assert admit(manager, second).num_tokens == 0
+    # Its blocks are found again, and they do not lead to the snapshot from before.
+    advance(manager, second, 20, 40)
+    third = admit(manager, make_request("c", num_prompt_tokens=40))
+    assert third.num_tokens == 0 and third.miss.reason is MissReason.RECURRENT
     manager.check_integrity()

@@ -78,7 +78,7 @@ class DiskPrefixStore:
         self._to_read: deque[ReadBlocks] = deque()
         self._is_reading = False
         self._being_read: int | None = None  # read_id
-        self._asked_at = 0.0  # when the reading thread last asked the disk
+        self._asked_at: float  # while it reads: when the reading thread last asked the disk
         self._is_stuck = False  # the disk has not answered, and nobody waits for what is being read
         self._read: list[tuple[int, list[Payload]]] = []  # read_id and what was found
 
