@@ -95,6 +95,17 @@ def test_an_engine_with_nothing_else_to_do_waits_for_the_disk(tmp_path: Path) ->
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 48)
 
 
+def test_blocks_are_saved_in_the_step_that_fills_them(tmp_path: Path) -> None:
+    """There may be no other step."""
+    first, again = engine(tmp_path), engine(tmp_path)
+    first.add_request(PROMPT, SamplingParams(max_tokens=1))
+    run(first)
+    first.close()
+    output = again.add_request(PROMPT, PARAMS)
+    run(again)
+    assert output.num_cached_tokens == 48
+
+
 def test_a_request_that_reads_can_be_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
