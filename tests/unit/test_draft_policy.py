@@ -35,6 +35,7 @@ class Machine:
         self.acceptance, self.row_cost, self.draft_cost = acceptance, row_cost, draft_cost
         self.seconds, self.num_tokens = 0.0, 0
         self.drafts: list[int] = []  # of each step
+        self.found = 1.0  # how often drafts are found when some are wanted
         self.num_skipped = 0
         self._rng = random.Random(seed)
 
@@ -54,6 +55,8 @@ class Machine:
         if may_have_drafts:
             num_skipped, self.num_skipped = self.num_skipped, 0
             chosen = policy.max_drafts(may_have_drafts)
+            if self.found < 1 and self._rng.random() > self.found:
+                chosen = {}
         outcomes = []
         for name, num_drafts in chosen.items():
             num_right = 0
@@ -132,6 +135,7 @@ def test_decisions_on_a_random_machine(seed: int) -> None:
     for _ in range(4):
         machine.acceptance = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])
         machine.row_cost = rng.choice([0.01, 0.05, 0.3, 1.0])
+        machine.found = rng.choice([1.0, 1.0, 0.5, 0.05])
         names = [f"r{rng.randrange(9)}" for _ in range(rng.choice([1, 1, 2, 5]))]
         for _ in range(rng.choice([30, 120])):
             if rng.random() < 0.2:

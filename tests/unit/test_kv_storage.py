@@ -1,5 +1,6 @@
 """KV storage as an EngineConfig asks for it: the KV cache, the swap file, the prefix store."""
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def test_swap_space_is_bytes(swap_space: object) -> None:
 def test_swap_space_for_less_than_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"swap_space=3: must hold a block of \d+ bytes"):
         fake_engine(swap_space=3)
+
+
+def test_a_closed_engine_leaves_no_file_open() -> None:
+    before = os.listdir("/dev/fd")
+    engine = fake_engine(swap_space=1 << 20)
+    assert len(os.listdir("/dev/fd")) > len(before)
+    engine.close()
+    assert os.listdir("/dev/fd") == before
 
 
 def test_swap_space_that_the_disk_lacks_is_refused() -> None:

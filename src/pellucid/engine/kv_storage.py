@@ -72,8 +72,8 @@ def make_kv_storage(
     config: EngineConfig,
     model: LoadedModel,
     bus: EventBus,
-    draft: LoadedModel | None = None,
-    has_drafts: bool = False,
+    draft: LoadedModel | None,
+    has_drafts: bool,
 ) -> KVStorage:
     """Plans the memory, and creates the KV cache and its stores. The system provides the cache's memory later,
     when blocks are written.

@@ -232,8 +232,8 @@ class LLMEngine:
         prompt: EncodedPrompt,
         params: RequestParams,
         request_id: str,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        priority: int,
+        cache_salt: str | None,
     ) -> None:
         """Raises the errors that `add_request` would raise, and queues nothing. From any thread.
 

@@ -50,7 +50,6 @@ class DiskPrefixStore:
         max_pending: most blocks that may wait for the disk; further blocks are dropped.
         report: called, from any thread, with a warning for people.
         pieces_per_state: pieces of the size of a block into which a snapshot of recurrent states is cut.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class DiskPrefixStore:
         max_pending: int,
         report: Callable[[str], None],
         pieces_per_state: int = 0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert directory.file_bytes == file_format.file_bytes
         self.counts = PrefixStoreCounts()
@@ -69,7 +67,7 @@ class DiskPrefixStore:
         self._max_pending = max_pending
         self._report = report
         self._pieces_per_state = pieces_per_state
-        self._clock = clock
+        self._clock = time.monotonic
         self._lock = threading.Condition()  # for everything below
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
         self._is_writing = False
@@ -119,7 +117,7 @@ class DiskPrefixStore:
                 self._is_reading, self._asked_at = True, self._clock()
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
-    def take_read(self, max_seconds: float = 0.0) -> list[tuple[int, list[Payload]]]:
+    def take_read(self, max_seconds: float) -> list[tuple[int, list[Payload]]]:
         """The results of reads since the last call: read_id, and what was found, as `ReadBlocks` says.
 
         Args:

@@ -39,9 +39,7 @@ class BlockTable:
         "window",
     )
 
-    def __init__(
-        self, request: Request, block_size: int, group: int = 0, window: int | None = None
-    ) -> None:
+    def __init__(self, request: Request, block_size: int, group: int, window: int | None) -> None:
         self.request = request
         self.group = group
         self.window = window

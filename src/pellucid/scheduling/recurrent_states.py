@@ -40,8 +40,8 @@ class RequestStates:
 
     __slots__ = ("kept", "latest_snapshot", "parts_at", "slot", "snapshot_slot")
 
-    def __init__(self, slot: int | None = None) -> None:
-        self.slot = slot
+    def __init__(self) -> None:
+        self.slot: int | None = None
         self.kept: KeptStates | None = None
         self.snapshot_slot: int | None = None
         self.parts_at = 0
@@ -71,7 +71,7 @@ class RecurrentStates:
         block_ops: BlockOps,
         block_size: int,
         takes_snapshots: bool,
-        snapshot_tokens: int = SNAPSHOT_TOKENS,
+        snapshot_tokens: int,
     ) -> None:
         self.pool = pool
         self._offloaded = offloaded

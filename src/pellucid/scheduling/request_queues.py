@@ -3,6 +3,7 @@
 import heapq
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -20,7 +21,7 @@ class RequestHeap:
         # The number makes entries of one request different and keeps requests from being compared.
         self._entries: list[tuple[Key, int, Request]] = []
         self._valid: dict[str, int] = {}  # request_id -> number of its entry
-        self._num_pushed = 0
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._valid)
@@ -40,9 +41,8 @@ class RequestHeap:
 
     def push(self, key: Key, request: Request) -> None:
         assert request not in self
-        heapq.heappush(self._entries, (key, self._num_pushed, request))
-        self._valid[request.request_id] = self._num_pushed
-        self._num_pushed += 1
+        number = self._valid[request.request_id] = next(self._numbers)
+        heapq.heappush(self._entries, (key, number, request))
 
     def remove(self, request: Request) -> None:
         del self._valid[request.request_id]

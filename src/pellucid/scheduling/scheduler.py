@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 
 from pellucid.config import PRIORITY_SECONDS
@@ -54,7 +55,7 @@ class Scheduler:
         self._preemption = Preemption(kv_cache_manager, self._queues, self._shares, max_num_seqs)
         self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
         self._deadlines = RequestHeap()
-        self._num_added = 0
+        self._numbers = count()
         self._arrived: list[Request] = []  # since the last step, if anyone listens
         self._ended: list[Request] = []
         self._has_drafts = False  # some running request may have some
@@ -88,10 +89,9 @@ class Scheduler:
             # The key never changes, so every request is served in the end, however many with a better
             # priority keep arriving.
             turn = each.arrival_time + each.priority * PRIORITY_SECONDS
-            each.queue_key = (turn, self._num_added)
-            self._num_added += 1
+            each.queue_key = (turn, next(self._numbers))
             if each.params.max_time is not None:
-                self._deadlines.push((each.deadline, self._num_added), each)
+                self._deadlines.push((each.deadline, each.queue_key[1]), each)
         if self._events.active:
             self._arrived.append(request)
         if self.use_kv_cache:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import (
@@ -53,7 +54,7 @@ class StoredBlocks:
         self._blocks_per_state = blocks_per_state
         self._reads: dict[int, _Read] = {}  # by read_id
         self._read_of: dict[str, int] = {}  # read_id by request id
-        self._num_reads = 0
+        self._read_ids = count()
         self._num_read_blocks = 0  # asked for, and not taken or dropped yet
 
     @property
@@ -100,8 +101,7 @@ class StoredBlocks:
         """
         num_blocks += 0 if prefixes[0].snapshot is None else self._blocks_per_state
         assert num_blocks <= self.num_readable_blocks and not self.has_asked(request_id)
-        read_id = self._num_reads
-        self._num_reads += 1
+        read_id = next(self._read_ids)
         self._num_read_blocks += num_blocks
         own_keys = {place: each.key for place, each in keys.items()}
         self._reads[read_id] = _Read(request_id, own_keys, num_blocks)

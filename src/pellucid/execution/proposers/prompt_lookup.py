@@ -75,7 +75,7 @@ class GrowingText(NgramIndex):
     def __init__(self) -> None:
         super().__init__()
         self._distance = 0  # from the passage to its copy, in tokens; 0: there is no passage
-        self._copied_end = 0  # index of the first token that departs from the passage
+        self._copied_end: int  # if there is one, index of the first token that departs from it
 
     def find_continuation(self) -> tuple[int, int]:
         """Finds where the text's last tokens occurred before.
