@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
+from pellucid.backends.cpu_backend import unsupported_shape
 from pellucid.backends.native import cpu_info, kernel_levels
 from pellucid.config import EngineConfig
+from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE
 
 
@@ -66,6 +68,11 @@ def test_auto_says_why_it_falls_back_to_numpy(monkeypatch):
     monkeypatch.setattr("pellucid.backends.native.kernel_levels", lambda: ["portable"])
     with pytest.warns(RuntimeWarning, match="this processor lacks AVX2.*: NumPy computes"):
         assert make_backend(EngineConfig(), _config(head_dim=16)).name == "numpy"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_native_kernels_compute_every_known_shape(name):
+    assert unsupported_shape(find_shape(name)) is None
 
 
 def test_an_unbuilt_extension_is_named(monkeypatch):

@@ -237,6 +237,25 @@ def test_draws_belong_to_rows_in_order() -> None:
         draw_natively(logits, [(1, draw), (0, draw)])
 
 
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"temperature": 0}, {"logit_bias": {7: -100}}, {"allowed_token_ids": [3]}]
+    + [{name: 2.0} for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")],
+    ids=str,
+)
+def test_the_token_that_a_budget_of_reasoning_forces_is_drawn(params: dict[str, Any]) -> None:
+    class Budget:
+        def forced_token(self, token_ids: Sequence[int]) -> int | None:
+            return 7 if len(token_ids) == 2 else None
+
+    rng = np.random.default_rng(0)
+    request = make_request(rng, 127, SamplingParams(max_tokens=9, **params))
+    request.output_token_ids, request.thinking_budget = [7, 7], Budget()
+    draw = native_draw(RequestDraws(request, 127).draw(0, 0))
+    for _ in range(9):
+        assert draw_natively(random_logits(rng, 127)[None], [(0, draw)]) in ([7], [-1])
+
+
 GREEDY = {"temperature": 0}
 
 

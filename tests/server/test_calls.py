@@ -246,13 +246,16 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     engine = fake_engine()
     gate = StepGate(engine, num_steps=5)
 
+    def fail(*arguments: object) -> None:
+        raise TypeError("long" * 100)
+
     async def crash() -> None:
         async with AsyncLLMEngine(engine, on_failure=write_crash_report) as served:
             params = SamplingParams(max_tokens=50_000, ignore_eos=True)
             stream = await served.add_request("secret", params, "r1")
             while len(stream.output.outputs[0].token_ids) < 5:
                 await anext(stream)
-            engine.scheduler.update = None  # type: ignore[method-assign]
+            monkeypatch.setattr(engine.scheduler, "update", fail)
             gate.open()
             with pytest.raises(EngineStoppedError):
                 await stream.complete()
@@ -262,7 +265,8 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     assert f"its last steps are in {path}" in caplog.text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     report = json.loads(path.read_text())
-    assert report["error"] == "TypeError" and "llm_engine.py" in report["raised_at"][-1]
+    assert report["error"] == "TypeError" and "llm_engine.py" in report["raised_at"][-2]
+    assert report["message"] == "long" * 75
     first, *_, last = report["steps"]
     num_prompt_tokens = engine.tokenizer.encode("secret")
     assert first["requests"][0] == {

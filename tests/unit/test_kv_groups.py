@@ -182,6 +182,19 @@ def test_a_request_that_cannot_go_on_gives_all_blocks_back() -> None:
     manager.check_integrity()
 
 
+def test_block_tables_are_made_again_only_after_a_change() -> None:
+    """A decode asks for them at every step; most steps end within a block."""
+    manager, request = make_manager(100), make_request("r", 60)
+    for end in (40, 41):
+        advance(manager, request, end)
+    manager.free_out_of_window(request)
+    tables, version = manager.block_tables(request), manager.block_pool.version
+    request.num_computed_tokens = 42
+    manager.free_out_of_window(request)
+    assert all(a is b for a, b in zip(manager.block_tables(request), tables, strict=True))
+    assert manager.block_pool.version == version
+
+
 def test_a_fork_shares_only_what_it_can_go_on_from() -> None:
     manager, parent = make_manager(100), make_request("parent", 60)
     advance(manager, parent, 40)

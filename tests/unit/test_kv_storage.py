@@ -1,6 +1,5 @@
 """KV storage as an EngineConfig asks for it: the KV cache, the swap file, the prefix store."""
 
-import os
 from contextlib import closing
 from pathlib import Path
 
@@ -34,11 +33,11 @@ def test_swap_space_for_less_than_a_block_is_refused() -> None:
 
 
 def test_a_closed_engine_leaves_no_file_open() -> None:
-    before = os.listdir("/dev/fd")
+    before = sorted(Path("/dev/fd").iterdir())
     engine = fake_engine(swap_space=1 << 20)
-    assert len(os.listdir("/dev/fd")) > len(before)
+    assert len(list(Path("/dev/fd").iterdir())) > len(before)
     engine.close()
-    assert os.listdir("/dev/fd") == before
+    assert sorted(Path("/dev/fd").iterdir()) == before
 
 
 def test_swap_space_that_the_disk_lacks_is_refused() -> None:

@@ -298,14 +298,12 @@ class Inspector:
             NoBlocksError: too few blocks are free now.
         """
         request = self._request(answer)
-        with self._blocks_for(request) as (scheduled, cost):
+        with self._blocks_for(request) as scheduled:
             started = time.perf_counter()
             computed = self._runner.execute([scheduled])
-            seconds = time.perf_counter() - started
+            cost = _cost(scheduled, time.perf_counter() - started)
             drawn = computed.drawn.get((request.request_id, 0))
-            return SeenLogits(
-                computed.rows[-1].copy(), request, drawn, replace(cost, seconds=seconds)
-            )
+            return SeenLogits(computed.rows[-1].copy(), request, drawn, cost)
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
@@ -314,7 +312,7 @@ class Inspector:
         capture = AttentionCapture(self.model.backend.ops)
         decoder = self.model.decoder_on(cast(Ops, capture))
         request = self._request(answer)
-        with self._blocks_for(request) as (scheduled, cost):
+        with self._blocks_for(request) as scheduled:
             started = time.perf_counter()
             batch = build_forward_batch([scheduled], self._manager.block_size)
             decoder.forward(batch, self._cache)
@@ -322,10 +320,10 @@ class Inspector:
                 [self._read_block(block_id) for block_id in table]
                 for table in scheduled.block_tables
             ]
-            seconds = time.perf_counter() - started
+            cost = _cost(scheduled, time.perf_counter() - started)
         return SeenAttention(
             dict(zip(self._places, capture.calls, strict=True)),
-            replace(cost, seconds=seconds),
+            cost,
             {layer: blocks[place.group] for layer, place in self._places.items()},
             request.num_tokens,
             self._cache.unpack_block,
@@ -349,7 +347,7 @@ class Inspector:
         return request
 
     @contextmanager
-    def _blocks_for(self, request: Request) -> Iterator[tuple[ScheduledRequest, Recomputed]]:
+    def _blocks_for(self, request: Request) -> Iterator[ScheduledRequest]:
         """Gives a request the blocks of its prefix that the cache has and free ones for the rest, until the
         block is left."""
         manager = self._manager
@@ -374,10 +372,11 @@ class Inspector:
                     manager.block_ops.fail(error)
                 raise
             tables, state_slot = manager.block_tables(request), manager.state_slot(request)
-            yield (
-                ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables, state_slot),
-                Recomputed(start, num_rows, 0.0),
-            )
+            yield ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables, state_slot)
         finally:
             manager.forget(request)
             self._scheduler.report_blocks()
+
+
+def _cost(scheduled: ScheduledRequest, seconds: float) -> Recomputed:
+    return Recomputed(scheduled.start, scheduled.num_scheduled_tokens, seconds)

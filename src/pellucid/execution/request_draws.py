@@ -122,15 +122,7 @@ class RequestDraws:
 
     def _only(self, token_id: int) -> DrawSettings:
         """Settings with which nothing but one token can be drawn."""
-        return replace(
-            self._settings,
-            repetition_penalty=1.0,
-            presence_penalty=0.0,
-            frequency_penalty=0.0,
-            allowed=_mask((token_id,), _BITS * self._num_words),
-            bias_ids=None,
-            biases=None,
-        )
+        return replace(self._settings, allowed=_mask((token_id,), _BITS * self._num_words))
 
     def _by_grammar(self, num_drafts: int) -> DrawSettings:
         """The settings with the tokens that the grammar allows. None if it has an error, which is raised when

@@ -38,7 +38,7 @@ class ScheduledRequest(NamedTuple):
     @property
     def num_blocks(self) -> int:
         """Blocks of all groups that the request holds."""
-        num_freed = sum([table.count(-1) for table in self.block_tables if table[0] < 0])
+        num_freed = sum([table.count(-1) for table in self.block_tables if table[0] == -1])
         return sum(map(len, self.block_tables)) - num_freed
 
     @property
