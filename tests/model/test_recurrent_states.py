@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from pellucid.config import EngineConfig
-from pellucid.engine import LLMEngine, kv_storage
+from pellucid.engine import LLMEngine
 from pellucid.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
 from pellucid.execution.state_pieces import join_pieces, split_state
 from pellucid.formulas import state_bytes
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
+from pellucid.memory import engine_plan
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_ops import BlockOp, CopyState
@@ -202,7 +203,7 @@ def test_a_draft_model_with_states_goes_on_behind_wrong_drafts(
     model = load_model(config)
     draft = load_draft_model(config, model)
     assert draft is not None and draft.config.states
-    monkeypatch.setattr(kv_storage, "MAX_SPARE_BYTES", num_slots * state_bytes(draft.config))
+    monkeypatch.setattr(engine_plan, "MAX_SPARE_BYTES", num_slots * state_bytes(draft.config))
     running = LLMEngine(replace(config, max_num_seqs=3), model, draft=draft)
     rounds: list[tuple[list[int], list[int]]] = []  # a text, and its drafts
     proposer = running._speculation._proposer
