@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from pellucid.loading.hf_config import read_model_config
 from pellucid.model_config import (
-    DynamicRopeScaling,
     LinearRopeScaling,
-    Llama3RopeScaling,
     LongRopeScaling,
     ModelConfig,
     RopeConfig,
@@ -89,43 +87,6 @@ def test_llama(tmp_path: Path) -> None:
     )
 
 
-def test_gpt2(tmp_path: Path) -> None:
-    assert read(tmp_path, "gpt2") == uniform_model(
-        architecture="GPT2LMHeadModel",
-        vocab_size=320,
-        hidden_size=64,
-        intermediate_size=256,
-        num_heads=4,
-        num_kv_heads=4,
-        head_dim=16,
-        max_position_embeddings=256,
-        norm_eps=1e-5,
-        activation="gelu_tanh",
-        rope=None,
-        scale=0.25,
-        windows=(None, None, None),
-        attention={"qkv_bias": True, "o_bias": True},
-        mlp={"bias": True, "gated": False},
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_ids=(1,),
-    )
-    assert read(tmp_path, "gpt2", n_inner=100).layers[0].mlp.intermediate_size == 100
-    assert read(tmp_path, "gpt2", scale_attn_weights=False).layers[0].attention.scale == 1.0
-
-
-def test_gemma2(tmp_path: Path) -> None:
-    config = read(tmp_path, "gemma2")
-    assert fact(config, "mlp.activation") == "gelu_tanh"
-    assert fact(config, "attention.scale") == 20**-0.5
-    assert fact(config, "attention.softcap") == 2.0
-    assert config.logits_softcap == 5.0
-    assert config.embedding_scale == math.sqrt(48)
-    assert fact(config, "windows") == (8, None, 8, None)
-    config = read(tmp_path, "gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
-    assert (fact(config, "attention.softcap"), config.logits_softcap) == (None, None)
-
-
 @pytest.mark.parametrize("head_dim", [REMOVED, None])
 def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
     config = read(tmp_path, "llama", head_dim=head_dim, hidden_size=96)
@@ -145,28 +106,6 @@ def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
 )
 def test_activation(tmp_path: Path, name: str, activation: str) -> None:
     assert read(tmp_path, "llama", hidden_act=name).layers[0].mlp.activation == activation
-
-
-# -- sliding windows -------------------------------------------------------------------------------
-
-
-def test_windows_of_all_layers(tmp_path: Path) -> None:
-    assert fact(read(tmp_path, "mistral"), "windows") == (12, 12, 12)
-    assert fact(read(tmp_path, "mistral", sliding_window=None), "windows") == (None, None, None)
-    assert fact(read(tmp_path, "phi3"), "windows") == (16, 16, 16)
-
-
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
-def test_windows_from_layer_types(tmp_path: Path, family: str) -> None:
-    config = read(
-        tmp_path,
-        family,
-        num_hidden_layers=3,
-        layer_types=["full_attention", "full_attention", "sliding_attention"],
-        use_sliding_window=True,
-        sliding_window=9,
-    )
-    assert fact(config, "windows") == (None, None, 9)
 
 
 # -- rope ------------------------------------------------------------------------------------------
@@ -196,24 +135,6 @@ def test_old_and_new_spelling(tmp_path: Path, scaling: dict[str, Any]) -> None:
     assert new.ropes[0].theta == 5e5
 
 
-def test_no_scaling(tmp_path: Path) -> None:
-    old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "rope_scaling": None}
-    assert read(tmp_path, "llama", **old).ropes[0] == RopeConfig(5e5, 16)
-
-
-def test_linear_and_dynamic(tmp_path: Path) -> None:
-    rope = read_rope(tmp_path, "llama", rope_type="linear", factor=3)
-    assert rope == RopeConfig(10000.0, 16, LinearRopeScaling(3.0))
-    rope = read_rope(tmp_path, "llama", rope_type="dynamic", factor=2.0)
-    assert rope.scaling == DynamicRopeScaling(2.0, original_max_position=256)
-
-
-def test_llama3(tmp_path: Path) -> None:
-    assert read_rope(tmp_path, "llama", **SCALINGS[3]).scaling == Llama3RopeScaling(
-        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=128
-    )
-
-
 @pytest.mark.parametrize("name", ["longrope", "su", "yarn"])
 def test_longrope(tmp_path: Path, name: str) -> None:
     rope = checkpoint_config("phi3-longrope")["rope_parameters"]
@@ -238,11 +159,6 @@ def test_both_spellings_at_once(tmp_path: Path) -> None:
 def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"factor=2: .* more than 2 components"):
         read(tmp_path, "llama", head_dim=2, rope_parameters={"rope_type": "dynamic", "factor": 2})
-
-
-def test_partial_rotation_in_the_old_spelling(tmp_path: Path) -> None:
-    old = {"rope_parameters": REMOVED, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
-    assert read(tmp_path, "phi3", **old).ropes[0] == RopeConfig(5e5, 8)
 
 
 # -- end of sequence -------------------------------------------------------------------------------
