@@ -14,7 +14,12 @@ from tokenizers import Tokenizer as Backend
 
 from pellucid.json_object import JsonObject
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
-from pellucid.loading.gguf_tokenizer_facts import GgufTokenizerFacts, read_gguf_tokenizer_facts
+from pellucid.loading.gguf_tokenizer_facts import (
+    GgufTokenizerFacts,
+    facts_of,
+    find_tokenizer_refusal,
+)
+from pellucid.loading.gguf_vocabulary import Vocabulary
 from pellucid.text.tokenizer import Tokenizer as OurTokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -56,7 +61,8 @@ def read(metadata: dict[str, Any]) -> Any:
 
 
 def facts(metadata: dict[str, Any]) -> GgufTokenizerFacts:
-    return read_gguf_tokenizer_facts(JsonObject(Path("x.gguf"), metadata))
+    values = JsonObject(Path("x.gguf"), metadata)
+    return facts_of(values, Vocabulary(values))
 
 
 # -- byte-level BPE --------------------------------------------------------------------------------
@@ -540,6 +546,5 @@ def test_what_is_refused_says_why_and_the_way_out(given: dict[str, Any], sentenc
 
 @pytest.mark.parametrize("metadata", [{}, {"tokenizer.ggml.model": "none"}])
 def test_a_file_without_a_tokenizer(metadata: dict[str, Any]) -> None:
-    found = facts(metadata)
-    assert (found.num_tokens, found.end_tokens) == (0, {})
-    assert "the file has no tokenizer: give the original model's" in str(found.refusal)
+    refusal = find_tokenizer_refusal(JsonObject(Path("x.gguf"), metadata))
+    assert "the file has no tokenizer: give the original model's" in str(refusal)

@@ -71,23 +71,16 @@ class GgufTokenizerFacts:
     tool_chat_template: str | None = None
 
 
-def read_gguf_tokenizer_facts(metadata: JsonObject) -> GgufTokenizerFacts:
+def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts:
     """The facts of a file's tokenizer, those that are there even if it is refused.
 
     Args:
         metadata: of the file.
+        vocabulary: what `metadata` says of it.
 
     Raises:
         ValueError: a key is unknown or missing, or has a value that is not allowed.
     """
-    model = metadata.string(MODEL, "none")
-    if _REFUSED_KINDS.get(model) == _NO_TOKENIZER:
-        return GgufTokenizerFacts(model, None, find_tokenizer_refusal(metadata))
-    return facts_of(metadata, Vocabulary(metadata))
-
-
-def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts:
-    """The facts where the vocabulary has been read. Errors are those of `read_gguf_tokenizer_facts`."""
     check_keys(metadata)
     model, pre = metadata.string(MODEL), _read_pre(metadata)
     kind = MERGED if pre in _MERGED_PRES and model in (BYTE_LEVEL, SCORED) else model

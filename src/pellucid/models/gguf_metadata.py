@@ -214,14 +214,11 @@ def with_widths_of_tensors(metadata: GgufMetadata) -> tuple[GgufMetadata, tuple[
     return metadata, tuple(notes)
 
 
-def llama_like_values(
-    metadata: GgufMetadata, *, partial_rotary: bool = False, has_window: bool = True
-) -> dict[str, Any]:
+def llama_like_values(metadata: GgufMetadata, *, partial_rotary: bool = False) -> dict[str, Any]:
     """config.json of Llama and what descends from it.
 
     Args:
         partial_rotary: whether the family can rotate only a share of each head.
-        has_window: whether `sliding_window` in config.json is `attention.sliding_window`.
     """
     hidden_size, num_heads = metadata.integer(EMBEDDING), metadata.integer(HEADS)
     head_dim = metadata.optional_integer(KEY_LENGTH) or hidden_size // num_heads
@@ -248,7 +245,7 @@ def llama_like_values(
     values["layer_norm_eps" if epsilon == EPSILON else "rms_norm_eps"] = metadata.number(epsilon)
     if "original_max_position_embeddings" in rope:  # where Phi-3 has it
         values["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
-    if has_window and (window := metadata.optional_integer(WINDOW)) is not None:
+    if (window := metadata.optional_integer(WINDOW)) is not None:
         values["sliding_window"] = window
     return values
 
