@@ -3,8 +3,6 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.summary import formats
 from pellucid.cli.output.terminal import note, print_table, wrapped
@@ -12,7 +10,7 @@ from pellucid.cli.output.units import num_bytes, rate, seconds, times
 from pellucid.cli.parsing.counts import check_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import Json, ModelOptions
-from pellucid.cli.parsing.settings import WORKLOAD
+from pellucid.cli.parsing.panels import WORKLOAD
 from pellucid.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -30,10 +28,7 @@ def ablate(
     *,
     shape: Shape = None,
     requests: Annotated[
-        int,
-        typer.Option(
-            metavar="N", rich_help_panel=WORKLOAD, help="Requests of mixed lengths, at least 2."
-        ),
+        int, WORKLOAD.option("N", "Requests of mixed lengths, at least 2.")
     ] = DEFAULT_REQUESTS,
     model_options: ModelOptions,
     json: Json = False,

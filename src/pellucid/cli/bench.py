@@ -11,8 +11,8 @@ from pellucid.cli.output.summary import expert_facts, memory_facts, thread_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
-from pellucid.cli.parsing.options import OUTPUT, BenchSpeculationOptions, ModelOptions
-from pellucid.cli.parsing.settings import WORKLOAD
+from pellucid.cli.parsing.options import BenchSpeculationOptions, ModelOptions
+from pellucid.cli.parsing.panels import OUTPUT, WORKLOAD
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 from pellucid.sampling_params import SamplingParams
@@ -29,63 +29,28 @@ def bench(
     model_name: ModelName,
     *,
     shape: Shape = None,
-    prompt: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...", rich_help_panel=WORKLOAD, help="Lengths of the prompts, in tokens."
-        ),
-    ] = "512",
-    gen: Annotated[
-        int,
-        typer.Option(
-            metavar="N", rich_help_panel=WORKLOAD, help="Tokens to decode for each sequence."
-        ),
-    ] = 64,
-    batch: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...", rich_help_panel=WORKLOAD, help="Sequences that decode together."
-        ),
-    ] = "1,8,32",
+    prompt: Annotated[str, WORKLOAD.option("N,...", "Lengths of the prompts, in tokens.")] = "512",
+    gen: Annotated[int, WORKLOAD.option("N", "Tokens to decode for each sequence.")] = 64,
+    batch: Annotated[str, WORKLOAD.option("N,...", "Sequences that decode together.")] = "1,8,32",
     depth: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...",
-            rich_help_panel=WORKLOAD,
-            help="Tokens in the KV cache of each sequence before it decodes.",
-        ),
+        str, WORKLOAD.option("N,...", "Tokens in the KV cache of each sequence before it decodes.")
     ] = "128",
     temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T",
-            rich_help_panel=WORKLOAD,
-            help="Temperature of sampling; 0 takes the likeliest token.",
-        ),
+        float, WORKLOAD.option("T", "Temperature of sampling; 0 takes the likeliest token.")
     ] = 0.0,
     top_p: Annotated[
         float,
-        typer.Option(
-            metavar="P",
-            rich_help_panel=WORKLOAD,
-            help="Draw from the likeliest tokens that together have this probability.",
-        ),
+        WORKLOAD.option("P", "Draw from the likeliest tokens that together have this probability."),
     ] = 1.0,
-    repetitions: Annotated[
-        int,
-        typer.Option(
-            metavar="N", rich_help_panel=WORKLOAD, help="Runs of each test; the median counts."
-        ),
-    ] = 5,
+    repetitions: Annotated[int, WORKLOAD.option("N", "Runs of each test; the median counts.")] = 5,
     model_options: ModelOptions,
     speculation_options: BenchSpeculationOptions,
     plot: Plot = None,
     json: Annotated[
         bool,
-        typer.Option(
+        OUTPUT.flag(
+            "Write a JSON list instead of a table: an object for each test, and one for the machine.",
             "--json",
-            rich_help_panel=OUTPUT,
-            help="Write a JSON list instead of a table: an object for each test, and one for the machine.",
         ),
     ] = False,
 ) -> None:

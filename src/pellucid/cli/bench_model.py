@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pellucid.cli.output.terminal import note
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.options import ModelOptions
-from pellucid.cli.parsing.settings import WORKLOAD
+from pellucid.cli.parsing.panels import WORKLOAD
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
@@ -19,10 +17,9 @@ if TYPE_CHECKING:
 
 Shape = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=WORKLOAD,
-        help="Random weights of a known model's shape instead of MODEL: qwen2.5-0.5b, llama-3.2-1b ...",
+    WORKLOAD.option(
+        "NAME",
+        "Random weights of a known model's shape instead of MODEL: qwen2.5-0.5b, llama-3.2-1b ...",
     ),
 ]
 

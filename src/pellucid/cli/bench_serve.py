@@ -3,73 +3,65 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.terminal import EXIT_FAILED, EXIT_INTERRUPTED, note
-from pellucid.cli.parsing.options import DEFAULT_URL, OUTPUT, SERVER, Url, choice
-from pellucid.cli.parsing.settings import WORKLOAD
+from pellucid.cli.parsing.options import DEFAULT_URL, Url
+from pellucid.cli.parsing.panels import OUTPUT, SERVER, WORKLOAD, Panel
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
     from pellucid.benchmark.load.result import Outcome
     from pellucid.benchmark.load.traffic import Traffic
 
-LEVEL = "What counts as good"
+LEVEL = Panel("What counts as good")
 NOTEWORTHY_DELAY = 0.05  # seconds of sending late
 DEFAULT_CONCURRENCY = 8
 APIS = ("chat", "completions")
-
-
-def _workload(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=WORKLOAD, **facts)
 
 
 @dataclass(frozen=True)
 class TrafficOptions:
     """Fields of `Traffic`."""
 
-    num_requests: Annotated[int, _workload(metavar="N", help="Requests in all.")] = 100
+    num_requests: Annotated[int, WORKLOAD.option("N", "Requests in all.")] = 100
     rate: Annotated[
         float | None,
-        _workload(
-            metavar="R", help="Requests per second that arrive at random times (a Poisson process)."
+        WORKLOAD.option(
+            "R", "Requests per second that arrive at random times (a Poisson process)."
         ),
     ] = None
     concurrency: Annotated[
         int | None,
-        _workload(
-            metavar="N",
-            help="Requests at a time: when one ends, the next one is sent. Instead of --rate.",
+        WORKLOAD.option(
+            "N",
+            "Requests at a time: when one ends, the next one is sent. Instead of --rate.",
             show_default=str(DEFAULT_CONCURRENCY),
         ),
     ] = None
     prompt_tokens: Annotated[
         str,
-        _workload(
-            metavar="LENGTHS",
-            help="Tokens of prompts: N, FROM-TO (uniform) or MEDIAN:P95 (log-normal).",
+        WORKLOAD.option(
+            "LENGTHS", "Tokens of prompts: N, FROM-TO (uniform) or MEDIAN:P95 (log-normal)."
         ),
     ] = "512"
     output_tokens: Annotated[
-        str, _workload(metavar="LENGTHS", help="Tokens of answers, in the same way.")
+        str, WORKLOAD.option("LENGTHS", "Tokens of answers, in the same way.")
     ] = "64"
     prefix_tokens: Annotated[
-        int,
-        _workload(metavar="N", help="Tokens of a shared beginning in front of each prompt."),
+        int, WORKLOAD.option("N", "Tokens of a shared beginning in front of each prompt.")
     ] = 0
     num_prefixes: Annotated[
         int,
-        _workload(
-            metavar="N",
-            help="Number of different shared beginnings; each request takes one of them.",
+        WORKLOAD.option(
+            "N", "Number of different shared beginnings; each request takes one of them."
         ),
     ] = 1
     seed: Annotated[
-        int,
-        _workload(metavar="S", help="The same seed gives the same prompts, lengths and times."),
+        int, WORKLOAD.option("S", "The same seed gives the same prompts, lengths and times.")
     ] = 0
 
     def traffic(self) -> "Traffic":
@@ -96,32 +88,29 @@ class TargetOptions:
 
     model: Annotated[
         str | None,
-        _workload(
-            metavar="NAME",
-            help="The model, by the server's name for it.",
+        WORKLOAD.option(
+            "NAME",
+            "The model, by the server's name for it.",
             show_default="the first one that the server lists",
         ),
     ] = None
     api: Annotated[
-        str, _workload(**choice(*APIS), help="The route: /v1/chat/completions or /v1/completions.")
+        str, WORKLOAD.choice(APIS, "The route: /v1/chat/completions or /v1/completions.")
     ] = "chat"
     ignore_eos: Annotated[
         bool,
-        _workload(
-            "--ignore-eos/--stop-at-eos",
-            help="Ask for answers of exactly the planned length, by a field that some servers do not know; or"
+        WORKLOAD.flag(
+            "Ask for answers of exactly the planned length, by a field that some servers do not know; or"
             " let the model end its answers.",
+            "--ignore-eos/--stop-at-eos",
         ),
     ] = True
-    timeout: Annotated[
-        float, _workload(metavar="SECONDS", help="Most seconds for a complete answer.")
-    ] = 600.0
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", rich_help_panel=SERVER, help="Key for a server that requires one."
-        ),
-    ] = None
+    timeout: Annotated[float, WORKLOAD.option("SECONDS", "Most seconds for a complete answer.")] = (
+        600.0
+    )
+    api_key: Annotated[str | None, SERVER.option("KEY", "Key for a server that requires one.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.api not in APIS:
@@ -136,26 +125,19 @@ def bench_serve(
     traffic_options: TrafficOptions,
     target_options: TargetOptions,
     ttft_slo: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", rich_help_panel=LEVEL, help="Most seconds to the first token."
-        ),
+        float | None, LEVEL.option("SECONDS", "Most seconds to the first token.")
     ] = None,
     itl_slo: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=LEVEL,
-            help="Most seconds per token after the first one, on average over an answer.",
+        LEVEL.option(
+            "SECONDS", "Most seconds per token after the first one, on average over an answer."
         ),
     ] = None,
     plot: Plot = None,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            rich_help_panel=OUTPUT,
-            help="Write a JSON object instead of a table: all measured values, in seconds.",
+        OUTPUT.flag(
+            "Write a JSON object instead of a table: all measured values, in seconds.", "--json"
         ),
     ] = False,
 ) -> None:

@@ -20,9 +20,10 @@ from pellucid.cli.parsing.options import (
     StopOptions,
     token_limit,
 )
+from pellucid.cli.parsing.panels import Panel
 from pellucid.progress import progress
 
-RECORDING = "Recording"
+RECORDING = Panel("Recording")
 
 
 def explain(
@@ -35,20 +36,12 @@ def explain(
     sampling_options: SamplingOptions,
     model_options: ModelOptions,
     events: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=RECORDING,
-            help="Recording that pellucid run --events wrote.",
-        ),
+        Path | None, RECORDING.option("FILE", "Recording that pellucid run --events wrote.")
     ] = None,
     request: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            rich_help_panel=RECORDING,
-            help="The request of the recording to explain.",
-            show_default="the only one",
+        RECORDING.option(
+            "ID", "The request of the recording to explain.", show_default="the only one"
         ),
     ] = None,
     json: Json = False,

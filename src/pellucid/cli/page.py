@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pellucid.cli.output.terminal import note
-from pellucid.cli.parsing.options import SERVER
+from pellucid.cli.parsing.panels import SERVER
 
 EXPORT = "export"
 
@@ -35,12 +35,7 @@ def page(
             show_default="the bundled demonstration",
         ),
     ] = None,
-    port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", rich_help_panel=SERVER, help="Port on this machine; 0 takes a free one."
-        ),
-    ] = 8001,
+    port: Annotated[int, SERVER.option("PORT", "Port on this machine; 0 takes a free one.")] = 8001,
 ) -> None:
     """Show a recording on the live page.
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from pellucid.benchmark.machine_facts import (
     KNOWN_MACHINES,
     MACHINE_NAMES,
@@ -20,11 +18,11 @@ from pellucid.cli.output.terminal import wrapped
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
-from pellucid.cli.parsing.options import MODEL, Json, PlannedModelOptions, choice
-from pellucid.cli.parsing.settings import PLANNED_REQUESTS
+from pellucid.cli.parsing.options import Json, PlannedModelOptions
+from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Panel
 from pellucid.config import EngineConfig
 
-MACHINE = "Machine"
+MACHINE = Panel("Machine")
 
 
 @dataclass(frozen=True)
@@ -33,39 +31,32 @@ class MachineOptions:
 
     machine: Annotated[
         str,
-        typer.Option(
-            **{**choice(*MACHINE_NAMES), "metavar": "NAME"},
-            rich_help_panel=MACHINE,
-            help="The machine: this one is measured; others are as their data sheets say: "
+        MACHINE.choice(
+            MACHINE_NAMES,
+            "The machine: this one is measured; others are as their data sheets say: "
             f"{', '.join(KNOWN_MACHINES)}.",
+            metavar="NAME",
         ),
     ] = THIS_MACHINE
     memory: Annotated[
         int | None,
-        typer.Option(
-            metavar="SIZE",
+        MACHINE.option(
+            "SIZE",
+            "Memory for weights and KV cache, as in 24GiB.",
             parser=size,
-            rich_help_panel=MACHINE,
-            help="Memory for weights and KV cache, as in 24GiB.",
             show_default="the machine's; of this one, what is free",
         ),
     ] = None
     bandwidth: Annotated[
         float | None,
-        typer.Option(
-            metavar="GB/S",
-            rich_help_panel=MACHINE,
-            help="Memory bandwidth, in 10^9 bytes a second.",
-            show_default="the machine's",
+        MACHINE.option(
+            "GB/S", "Memory bandwidth, in 10^9 bytes a second.", show_default="the machine's"
         ),
     ] = None
     peak: Annotated[
         float | None,
-        typer.Option(
-            metavar="GFLOP/S",
-            rich_help_panel=MACHINE,
-            help="Peak arithmetic, in 10^9 operations a second.",
-            show_default="the machine's",
+        MACHINE.option(
+            "GFLOP/S", "Peak arithmetic, in 10^9 operations a second.", show_default="the machine's"
         ),
     ] = None
 
@@ -99,41 +90,28 @@ def plan(
     *,
     shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=MODEL,
-            help="A known model's shape instead of MODEL, without its files: qwen3-30b-a3b, llama-3.1-8b ...",
+        MODEL.option(
+            "NAME",
+            "A known model's shape instead of MODEL, without its files: qwen3-30b-a3b, llama-3.1-8b ...",
         ),
     ] = None,
-    prompt: Annotated[
-        int,
-        typer.Option(metavar="N", rich_help_panel=PLANNED_REQUESTS, help="Tokens of each prompt."),
-    ] = 512,
-    gen: Annotated[
-        int,
-        typer.Option(metavar="N", rich_help_panel=PLANNED_REQUESTS, help="Tokens of each answer."),
-    ] = 128,
+    prompt: Annotated[int, PLANNED_REQUESTS.option("N", "Tokens of each prompt.")] = 512,
+    gen: Annotated[int, PLANNED_REQUESTS.option("N", "Tokens of each answer.")] = 128,
     batch: Annotated[
-        str,
-        typer.Option(
-            metavar="N,...", rich_help_panel=PLANNED_REQUESTS, help="Requests that decode together."
-        ),
+        str, PLANNED_REQUESTS.option("N,...", "Requests that decode together.")
     ] = "1,8,32",
     max_num_seqs: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            rich_help_panel=PLANNED_REQUESTS,
-            help="Most requests that the engine runs at the same time, as serve takes it.",
+        PLANNED_REQUESTS.option(
+            "N", "Most requests that the engine runs at the same time, as serve takes it."
         ),
     ] = EngineConfig.max_num_seqs,
     machine_options: MachineOptions,
     price: Annotated[
         float,
-        typer.Option(
-            metavar="PRICE",
-            rich_help_panel=MACHINE,
-            help="Price of an hour of the machine, in any currency.",
+        MACHINE.option(
+            "PRICE",
+            "Price of an hour of the machine, in any currency.",
             show_default="no prices are shown",
         ),
     ] = 0.0,

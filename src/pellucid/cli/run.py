@@ -17,7 +17,6 @@ from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWrit
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
-    OUTPUT,
     BeamOptions,
     Json,
     ModelOptions,
@@ -31,6 +30,7 @@ from pellucid.cli.parsing.options import (
     beam_search_params,
     token_limit,
 )
+from pellucid.cli.parsing.panels import MODEL, OUTPUT
 from pellucid.event_bus import EventBus
 from pellucid.event_recording import recording
 from pellucid.prompts import ChatPrompt
@@ -52,27 +52,21 @@ def run(
     speculation_options: SpeculationOptions,
     no_kv_cache: Annotated[
         bool,
-        typer.Option(
-            "--no-kv-cache",
-            rich_help_panel="Model",
-            help="Compute the whole text again for each token, as a naive loop does.",
+        MODEL.flag(
+            "Compute the whole text again for each token, as a naive loop does.", "--no-kv-cache"
         ),
     ] = False,
     prefix_cache_options: PrefixCacheOptions,
     logprobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="K",
-            rich_help_panel=OUTPUT,
-            help="With --json: log-probabilities of each token and of the K likeliest tokens.",
+        OUTPUT.option(
+            "K", "With --json: log-probabilities of each token and of the K likeliest tokens."
         ),
     ] = None,
     events: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-            help="Record every event, one JSON object a line, for pellucid explain --events.",
+        OUTPUT.option(
+            "FILE", "Record every event, one JSON object a line, for pellucid explain --events."
         ),
     ] = None,
     verbose: Verbose = False,

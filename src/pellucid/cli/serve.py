@@ -4,28 +4,19 @@ import logging
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import note, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
+from pellucid.cli.parsing.panels import MODEL, Panel
 from pellucid.config import EngineConfig
 from pellucid.progress import progress
 
-LISTENING, ACCESS = "Address and model name", "Access"
+LISTENING, ACCESS = Panel("Address and model name"), Panel("Access")
 NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "uvloop")
-
-
-def _listening(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=LISTENING, **facts)
-
-
-def _access(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=ACCESS, **facts)
 
 
 @dataclass(frozen=True)
@@ -33,53 +24,48 @@ class ListeningOptions:
     """Fields of `ServerConfig`, with its defaults."""
 
     host: Annotated[
-        str,
-        _listening(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 means all addresses."),
+        str, LISTENING.option("ADDRESS", "Address to listen on; 0.0.0.0 means all addresses.")
     ] = "127.0.0.1"
-    port: Annotated[
-        int, _listening(metavar="PORT", help="Port to listen on; 0 takes a free one.")
-    ] = 8000
+    port: Annotated[int, LISTENING.option("PORT", "Port to listen on; 0 takes a free one.")] = 8000
     model_name: Annotated[
         list[str] | None,
-        _listening(
-            metavar="NAME",
-            help="Name by which clients call the model; * stands for any characters. May be repeated.",
+        LISTENING.option(
+            "NAME",
+            "Name by which clients call the model; * stands for any characters. May be repeated.",
             show_default="the model's own name",
         ),
     ] = None
     max_queue: Annotated[
         int,
-        _listening(
-            metavar="N", help="Most unfinished completions; further requests get HTTP status 429."
-        ),
+        LISTENING.option("N", "Most unfinished completions; further requests get HTTP status 429."),
     ] = 1024
     max_connections_per_client: Annotated[
         int,
-        _listening(
-            metavar="N",
-            help="Most open connections of one address. A proxy needs as many as its clients have together.",
+        LISTENING.option(
+            "N",
+            "Most open connections of one address. A proxy needs as many as its clients have together.",
         ),
     ] = 1024
     log_calls: Annotated[
         bool,
-        _listening(
+        LISTENING.flag(
+            "Write a line of JSON on stderr for each call: its id, caller, status and time, no text.",
             "--log-calls",
-            help="Write a line of JSON on stderr for each call: its id, caller, status and time, no text.",
         ),
     ] = False
     otlp_endpoint: Annotated[
         str | None,
-        _listening(
-            metavar="URL",
-            help="OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
+        LISTENING.option(
+            "URL",
+            "OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
         ),
     ] = None
     keep_billing_block: Annotated[
         bool,
-        _listening(
-            "--keep-billing-block",
-            help="Keep the block of Claude Code's system prompt that changes with every request. The prefix"
+        LISTENING.flag(
+            "Keep the block of Claude Code's system prompt that changes with every request. The prefix"
             " cache then never finds these prompts.",
+            "--keep-billing-block",
         ),
     ] = False
 
@@ -90,39 +76,37 @@ class AccessOptions:
 
     api_keys: Annotated[
         Path | None,
-        _access(
-            metavar="FILE",
-            help="File with a line 'inference NAME KEY' or 'admin NAME KEY' for each key. 'weight=W' at the end of"
+        ACCESS.option(
+            "FILE",
+            "File with a line 'inference NAME KEY' or 'admin NAME KEY' for each key. 'weight=W' at the end of"
             " a line gives its caller W shares of the engine instead of 1. The keys in PELLUCID_API_KEY and"
             " PELLUCID_ADMIN_KEY are accepted too.",
         ),
     ] = None
     api_key: Annotated[
         list[str] | None,
-        _access(
-            metavar="KEY",
-            help="A key for inference, as in --api-keys; may be repeated. Other users of this machine can see it"
+        ACCESS.option(
+            "KEY",
+            "A key for inference, as in --api-keys; may be repeated. Other users of this machine can see it"
             " in the list of processes: PELLUCID_API_KEY and a file keep it.",
         ),
     ] = None
     isolate_keys: Annotated[
         bool,
-        _access(
+        ACCESS.flag(
+            "Callers learn nothing of the requests of other keys: no ids, no counts, no events.",
             "--isolate-keys",
-            help="Callers learn nothing of the requests of other keys: no ids, no counts, no events.",
         ),
     ] = False
     allow_anyone: Annotated[
-        bool,
-        _access("--allow-anyone", help="Serve other machines without API keys."),
+        bool, ACCESS.flag("Serve other machines without API keys.", "--allow-anyone")
     ] = False
     allowed_host: Annotated[
-        list[str] | None,
-        _access(metavar="NAME", help="Host name that clients may use; may be repeated."),
+        list[str] | None, ACCESS.option("NAME", "Host name that clients may use; may be repeated.")
     ] = None
     allowed_origin: Annotated[
         list[str] | None,
-        _access(metavar="URL", help="Web page that may call from a browser; may be repeated."),
+        ACCESS.option("URL", "Web page that may call from a browser; may be repeated."),
     ] = None
 
 
@@ -132,10 +116,7 @@ def serve(
     listening_options: ListeningOptions,
     access_options: AccessOptions,
     max_num_seqs: Annotated[
-        int,
-        typer.Option(
-            metavar="N", rich_help_panel="Model", help="Most requests computed in one step."
-        ),
+        int, MODEL.option("N", "Most requests computed in one step.")
     ] = EngineConfig.max_num_seqs,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,

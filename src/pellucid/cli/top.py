@@ -7,9 +7,8 @@ from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pellucid.cli.parsing.options import DEFAULT_URL, OUTPUT, SERVER, Url
+from pellucid.cli.parsing.options import DEFAULT_URL, AdminKey, Url
+from pellucid.cli.parsing.panels import OUTPUT
 from pellucid.progress import is_live
 
 if TYPE_CHECKING:
@@ -21,29 +20,10 @@ LEAST_INTERVAL = 0.1  # seconds
 def top(
     url: Url = DEFAULT_URL,
     *,
-    admin_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            rich_help_panel=SERVER,
-            help="A key with the role admin, if the server has keys.",
-        ),
-    ] = None,
-    interval: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", rich_help_panel=OUTPUT, help="Seconds between two updates."
-        ),
-    ] = 1.0,
-    once: Annotated[
-        bool, typer.Option("--once", rich_help_panel=OUTPUT, help="Show the status once, and exit.")
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", rich_help_panel=OUTPUT, help="Write one line of JSON for each update."
-        ),
-    ] = False,
+    admin_key: AdminKey = None,
+    interval: Annotated[float, OUTPUT.option("SECONDS", "Seconds between two updates.")] = 1.0,
+    once: Annotated[bool, OUTPUT.flag("Show the status once, and exit.", "--once")] = False,
+    json: Annotated[bool, OUTPUT.flag("Write one line of JSON for each update.", "--json")] = False,
 ) -> None:
     """Show what a running pellucid server does.
 

@@ -14,9 +14,10 @@ import typer
 
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import note, note_facts
-from pellucid.cli.parsing.options import DEFAULT_URL, SERVER
+from pellucid.cli.parsing.options import DEFAULT_URL, AdminKey
+from pellucid.cli.parsing.panels import SERVER, Panel
 
-RECORDING, EXPORT, REPLAY = "Record", "Export", "Replay"
+RECORDING, EXPORT, REPLAY = Panel("Record"), Panel("Export"), Panel("Replay")
 
 
 class Action(str, Enum):
@@ -42,72 +43,33 @@ def trace(
         ),
     ],
     *,
-    url: Annotated[
-        str, typer.Option(metavar="URL", rich_help_panel=SERVER, help="The server's address.")
-    ] = DEFAULT_URL,
-    admin_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            rich_help_panel=SERVER,
-            help="A key with the role admin, if the server has keys.",
-        ),
-    ] = None,
-    level: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(LEVELS), rich_help_panel=RECORDING, help="How much to record."
-        ),
-    ] = "token",
+    url: Annotated[str, SERVER.option("URL", "The server's address.")] = DEFAULT_URL,
+    admin_key: AdminKey = None,
+    level: Annotated[str, RECORDING.option("|".join(LEVELS), "How much to record.")] = "token",
     seconds: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=RECORDING,
-            help="How long to record.",
-            show_default="until Ctrl-C",
-        ),
+        RECORDING.option("SECONDS", "How long to record.", show_default="until Ctrl-C"),
     ] = None,
     with_text: Annotated[
         bool,
-        typer.Option(
-            "--with-text",
-            rich_help_panel=RECORDING,
-            help="Record prompts, answers and ids; without this option they are left out.",
+        RECORDING.flag(
+            "Record prompts, answers and ids; without this option they are left out.", "--with-text"
         ),
     ] = False,
     until: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SEQ",
-            rich_help_panel=REPLAY,
-            help="The last event to replay.",
-            show_default="all",
-        ),
+        int | None, REPLAY.option("SEQ", "The last event to replay.", show_default="all")
     ] = None,
     speed: Annotated[
         float,
-        typer.Option(
-            metavar="TIMES",
-            rich_help_panel=REPLAY,
-            help="Speed of the replay, 1 is real time; 0 prints only the state at the end.",
+        REPLAY.option(
+            "TIMES", "Speed of the replay, 1 is real time; 0 prints only the state at the end."
         ),
     ] = 0.0,
-    json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=REPLAY, help="Print the state as JSON.")
-    ] = False,
+    json: Annotated[bool, REPLAY.flag("Print the state as JSON.", "--json")] = False,
     perfetto: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=EXPORT,
-            help="Write a trace for https://ui.perfetto.dev.",
-        ),
+        Path | None, EXPORT.option("FILE", "Write a trace for https://ui.perfetto.dev.")
     ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", rich_help_panel=EXPORT, help="Write a line for each step."),
-    ] = None,
+    csv: Annotated[Path | None, EXPORT.option("FILE", "Write a line for each step.")] = None,
 ) -> None:
     """Record what a server does, and look at recordings.
 

@@ -4,17 +4,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pellucid.cli.parsing.options import OUTPUT
+from pellucid.cli.parsing.panels import OUTPUT
 
 SUFFIXES = (".png", ".svg", ".pdf")
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.png", rich_help_panel=OUTPUT, help="Write the plot as an image, too."
-    ),
-]
+Plot = Annotated[Path | None, OUTPUT.option("FILE.png", "Write the plot as an image, too.")]
 
 
 def check_image_path(path: Path | None) -> None:

@@ -14,7 +14,8 @@ from pellucid.cli.parsing.models import (
     looks_like_model,
     resolve_model,
 )
-from pellucid.cli.parsing.options import MODEL, MODEL_HELP
+from pellucid.cli.parsing.options import MODEL_HELP
+from pellucid.cli.parsing.panels import MODEL, PROMPT
 from pellucid.cli.parsing.settings import origin
 from pellucid.model_names import find_short_name
 from pellucid.prompts import ChatPrompt
@@ -26,19 +27,13 @@ if TYPE_CHECKING:
 MODEL_ARGUMENT = typer.Argument(
     metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_model
 )
-PROMPT = "Prompt"
-System = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT", rich_help_panel=PROMPT, help="System message, before the conversation."
-    ),
-]
+_Model = Annotated[str | None, MODEL.option("MODEL", "The same as MODEL.", "--model", "-m")]
+System = Annotated[str | None, PROMPT.option("TEXT", "System message, before the conversation.")]
 Think = Annotated[
     bool | None,
-    typer.Option(
+    PROMPT.flag(
+        "Whether a model that can reason does so before it answers.",
         "--think/--no-think",
-        rich_help_panel=PROMPT,
-        help="Whether a model that can reason does so before it answers.",
         show_default="the chat template's own choice",
     ),
 ]
@@ -51,12 +46,7 @@ class ModelName:
 
     context: typer.Context
     first: Annotated[str | None, MODEL_ARGUMENT] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", metavar="MODEL", rich_help_panel=MODEL, help="The same as MODEL."
-        ),
-    ] = None
+    model: _Model = None
 
     def short_name(self) -> tuple[str, ...]:
         """The name as it was given, if it is a short one that stands for another."""
@@ -95,10 +85,7 @@ class ModelAndPrompt:
     """
 
     context: typer.Context
-    first: Annotated[
-        str | None,
-        MODEL_ARGUMENT,
-    ] = None
+    first: Annotated[str | None, MODEL_ARGUMENT] = None
     second: Annotated[
         str | None,
         typer.Argument(
@@ -108,27 +95,12 @@ class ModelAndPrompt:
         ),
     ] = None
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", metavar="MODEL", rich_help_panel=MODEL, help="The same as MODEL."
-        ),
-    ] = None
+    model: _Model = None
     prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt", "-p", metavar="TEXT", rich_help_panel=PROMPT, help="The same as PROMPT."
-        ),
+        str | None, PROMPT.option("TEXT", "The same as PROMPT.", "--prompt", "-p")
     ] = None
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            rich_help_panel=PROMPT,
-            help="Read the prompt from a file.",
-        ),
+        Path | None, PROMPT.option("FILE", "Read the prompt from a file.", "--file", "-f")
     ] = None
 
     def settings(self) -> dict[str, Any]:
@@ -204,10 +176,9 @@ class PromptOptions:
     think: Think = None
     raw: Annotated[
         bool | None,
-        typer.Option(
+        PROMPT.flag(
+            "Continue the prompt as text, or answer it through the model's chat template.",
             "--raw/--chat",
-            rich_help_panel=PROMPT,
-            help="Continue the prompt as text, or answer it through the model's chat template.",
             show_default="--chat if the model has a chat template; the bundled model only answers questions and"
             f" texts of less than {_WORDS_OF_A_TEXT} words",
         ),

@@ -17,18 +17,23 @@ from pellucid.cli.parsing.option_types import (
     text_with_escapes,
     tokens,
 )
+from pellucid.cli.parsing.panels import (
+    BEAM_SEARCH,
+    MODEL,
+    OUTPUT,
+    PREFIX_CACHE,
+    RULE,
+    SAMPLING,
+    SERVER,
+    SPECULATION,
+    STOPPING,
+)
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.model_names import find_short_name
 from pellucid.sampling_params import SamplingParams
 from pellucid.structured_outputs import StructuredOutputsParams
 
-# Groups of options in the help.
-MODEL, SAMPLING, STOPPING, OUTPUT = "Model", "Sampling", "When to stop", "Output"
-RULE = "Form of the answer: text itself, or a file of it"
-SPECULATION = "Speculation"
-PREFIX_CACHE, BEAM_SEARCH = "Prefix cache on disk", "Beam search"
-SERVER = "Server"
 MODEL_HELP = (
     "Directory in Hugging Face layout, .gguf file, owner/name on the Hugging Face hub, or a short name such"
     " as qwen3:0.6b. Left out: the bundled model."
@@ -36,53 +41,18 @@ MODEL_HELP = (
 _EARLY_STOPPING = {"false": False, "true": True, "never": "never"}
 
 
-def choice(*values: str) -> dict[str, Any]:
-    """How an option shows that it takes one of these: in the help, and where Tab completes."""
-    return {
-        "metavar": "|".join(values),
-        "autocompletion": lambda incomplete: [
-            each for each in values if each.startswith(incomplete)
-        ],
-    }
-
-
-def _model(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=MODEL, **facts)
-
-
-def _sampling(*names: str, default: str | bool = False, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=SAMPLING, show_default=default, **facts)
-
-
-def _prefix_cache(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=PREFIX_CACHE, **facts)
-
-
-def _stopping(*names: str, **facts: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=STOPPING, **facts)
-
-
-def _rule(**facts: Any) -> Any:
-    return typer.Option(rich_help_panel=RULE, show_default="text without a rule", **facts)
-
-
-def _beams(default: str, **facts: Any) -> Any:
-    return typer.Option(rich_help_panel=BEAM_SEARCH, show_default=default, **facts)
-
-
-MAX_TOKENS = _stopping(
+_NO_RULE = "text without a rule"
+MAX_TOKENS = STOPPING.option(
+    "N",
+    "Most tokens to generate; -1: until the model ends its answer or the context is full.",
     "--max-tokens",
     "-n",
-    metavar="N",
-    help="Most tokens to generate; -1: until the model ends its answer or the context is full.",
 )
-IgnoreEos = Annotated[bool, _stopping("--ignore-eos", help="Continue after the model's end token.")]
+IgnoreEos = Annotated[bool, STOPPING.flag("Continue after the model's end token.", "--ignore-eos")]
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json",
-        rich_help_panel=OUTPUT,
-        help="Write one JSON object instead of text; times in seconds, sizes in bytes.",
+    OUTPUT.flag(
+        "Write one JSON object instead of text; times in seconds, sizes in bytes.", "--json"
     ),
 ]
 Url = Annotated[
@@ -90,21 +60,13 @@ Url = Annotated[
     typer.Argument(metavar="URL", help="Address of the server, with or without /v1 at its end."),
 ]
 DEFAULT_URL = "http://127.0.0.1:8000"
+AdminKey = Annotated[
+    str | None, SERVER.option("KEY", "A key with the role admin, if the server has keys.")
+]
 Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        rich_help_panel=OUTPUT,
-        help="Show memory, times and speeds of each answer.",
-    ),
+    bool, OUTPUT.flag("Show memory, times and speeds of each answer.", "--verbose", "-v")
 ]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", "-q", rich_help_panel=OUTPUT, help="Write nothing on stderr but errors."
-    ),
-]
+Quiet = Annotated[bool, OUTPUT.flag("Write nothing on stderr but errors.", "--quiet", "-q")]
 
 
 @dataclass(frozen=True)
@@ -113,23 +75,22 @@ class StoredModelOptions:
     `EngineConfig`, with its defaults."""
 
     revision: Annotated[
-        str | None, _model(metavar="REV", help="Branch, tag or commit of a model on the hub.")
+        str | None, MODEL.option("REV", "Branch, tag or commit of a model on the hub.")
     ] = EngineConfig.revision
     quantization: Annotated[
         str,
-        _model(
-            **{**choice(*QUANTIZATIONS), "metavar": "none|int8|int4|..."},
-            help="Format of the weights in memory; docs/quantization.md lists all.",
+        MODEL.choice(
+            QUANTIZATIONS,
+            "Format of the weights in memory; docs/quantization.md lists all.",
+            metavar="none|int8|int4|...",
         ),
     ] = EngineConfig.quantization
     kv_cache_dtype: Annotated[
         str,
-        _model(
-            **choice("bf16", "int8", "int4", "f32"), help="Format of keys and values in the cache."
-        ),
+        MODEL.choice(("bf16", "int8", "int4", "f32"), "Format of keys and values in the cache."),
     ] = EngineConfig.kv_cache_dtype
     block_size: Annotated[
-        int, _model(**choice("16", "32", "64", "128"), help="Tokens per block of the KV cache.")
+        int, MODEL.choice(("16", "32", "64", "128"), "Tokens per block of the KV cache.")
     ] = EngineConfig.block_size
 
     def settings(self) -> dict[str, Any]:
@@ -142,30 +103,29 @@ class PlannedModelOptions(StoredModelOptions):
 
     kv_cache_memory: Annotated[
         int | None,
-        _model(
-            metavar="SIZE",
+        MODEL.option(
+            "SIZE",
+            "Memory for the KV cache, as in 2GiB.",
             parser=size,
-            help="Memory for the KV cache, as in 2GiB.",
             show_default="the free memory, but no more than the engine can use",
         ),
     ] = EngineConfig.kv_cache_memory
     max_model_len: Annotated[
         int | None,
-        _model(
+        MODEL.option(
+            "N",
+            "Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
             "--max-model-len",
             "-c",
             "--ctx-size",
-            metavar="N",
             parser=tokens,
-            help="Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
             show_default="the model's limit",
         ),
     ] = EngineConfig.max_model_len
     max_num_batched_tokens: Annotated[
         int,
-        _model(
-            metavar="N",
-            help="Most tokens that one step computes; longer prompts are split into chunks.",
+        MODEL.option(
+            "N", "Most tokens that one step computes; longer prompts are split into chunks."
         ),
     ] = EngineConfig.max_num_batched_tokens
 
@@ -176,43 +136,43 @@ class ModelOptions(PlannedModelOptions):
 
     tokenizer: Annotated[
         str | None,
-        _model(
-            metavar="DIR|owner/name",
-            help="Tokenizer and chat template of another directory or repository.",
+        MODEL.option(
+            "DIR|owner/name",
+            "Tokenizer and chat template of another directory or repository.",
             show_default="the model's own",
         ),
     ] = EngineConfig.tokenizer
     chat_template: Annotated[
         str | None,
-        _model(
-            metavar="FILE",
+        MODEL.option(
+            "FILE",
+            "Chat template in Jinja, in a file or as text.",
             parser=text_or_file,
-            help="Chat template in Jinja, in a file or as text.",
             show_default="the tokenizer's own",
         ),
     ] = EngineConfig.chat_template
     backend: Annotated[
         str,
-        _model(
-            **choice("auto", "numpy", "cpu"),
-            help="What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
+        MODEL.choice(
+            ("auto", "numpy", "cpu"),
+            "What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
         ),
     ] = EngineConfig.backend
     experts: Annotated[
         str,
-        _model(
-            **choice("memory", "mapped"),
-            help="Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
+        MODEL.choice(
+            ("memory", "mapped"),
+            "Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
         ),
     ] = EngineConfig.experts
     num_threads: Annotated[
         int | None,
-        _model(
+        MODEL.option(
+            "N",
+            "CPU threads.",
             "--num-threads",
             "-t",
             "--threads",
-            metavar="N",
-            help="CPU threads.",
             show_default="as many as suit the machine",
         ),
     ] = EngineConfig.num_threads
@@ -220,10 +180,9 @@ class ModelOptions(PlannedModelOptions):
 
 Speculation = Annotated[
     str,
-    typer.Option(
-        **choice("off", "auto", "ngram", "draft"),
-        rich_help_panel=SPECULATION,
-        help="Guess the next tokens, from the text itself (ngram) or by a draft model, and verify several in"
+    SPECULATION.choice(
+        ("off", "auto", "ngram", "draft"),
+        "Guess the next tokens, from the text itself (ngram) or by a draft model, and verify several in"
         " a step. The output never changes. auto: only where that is faster.",
     ),
 ]
@@ -236,20 +195,16 @@ class SpeculationOptions:
     speculation: Speculation = EngineConfig.speculation
     draft_model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            rich_help_panel=SPECULATION,
-            help="A smaller model with the same tokenizer, which guesses the next tokens.",
+        SPECULATION.option(
+            "MODEL",
+            "A smaller model with the same tokenizer, which guesses the next tokens.",
             show_default="the bundled one, for the bundled model",
             autocompletion=complete_model,
         ),
     ] = EngineConfig.draft_model
-    num_draft_tokens: Annotated[
-        int,
-        typer.Option(
-            metavar="K", rich_help_panel=SPECULATION, help="Most tokens to guess in a step."
-        ),
-    ] = EngineConfig.num_draft_tokens
+    num_draft_tokens: Annotated[int, SPECULATION.option("K", "Most tokens to guess in a step.")] = (
+        EngineConfig.num_draft_tokens
+    )
 
     def settings(self) -> dict[str, Any]:
         settings = asdict(self)
@@ -271,19 +226,16 @@ class PrefixCacheOptions:
 
     prefix_cache_dir: Annotated[
         str | None,
-        _prefix_cache(
-            metavar="DIR",
+        PREFIX_CACHE.option(
+            "DIR",
+            "Keep computed blocks of the KV cache in this directory for later runs.",
             parser=directory,
-            help="Keep computed blocks of the KV cache in this directory for later runs.",
         ),
     ] = EngineConfig.prefix_cache_dir
     prefix_cache_bytes: Annotated[
         int,
-        _prefix_cache(
-            metavar="SIZE",
-            parser=size,
-            help="Most bytes of files in that directory.",
-            show_default="4GiB",
+        PREFIX_CACHE.option(
+            "SIZE", "Most bytes of files in that directory.", parser=size, show_default="4GiB"
         ),
     ] = EngineConfig.prefix_cache_bytes
 
@@ -297,78 +249,78 @@ class SamplingOptions:
 
     temperature: Annotated[
         float | None,
-        _sampling(
+        SAMPLING.option(
+            "T",
+            "Randomness; 0 always takes the likeliest token.",
             "--temperature",
             "--temp",
-            metavar="T",
-            default="the model's, or 1",
-            help="Randomness; 0 always takes the likeliest token.",
+            show_default="the model's, or 1",
         ),
     ] = None
     top_p: Annotated[
         float | None,
-        _sampling(
-            metavar="P",
-            default="the model's, or 1: off",
-            help="Sample from the likeliest tokens that together have this probability.",
+        SAMPLING.option(
+            "P",
+            "Sample from the likeliest tokens that together have this probability.",
+            show_default="the model's, or 1: off",
         ),
     ] = None
     top_k: Annotated[
         int | None,
-        _sampling(
-            metavar="K",
-            default="the model's, or 0: off",
-            help="Sample from this many of the likeliest tokens.",
+        SAMPLING.option(
+            "K",
+            "Sample from this many of the likeliest tokens.",
+            show_default="the model's, or 0: off",
         ),
     ] = None
     min_p: Annotated[
         float | None,
-        _sampling(
-            metavar="P",
-            default="the model's, or 0: off",
-            help="Sample from tokens with at least this share of the likeliest token's probability.",
+        SAMPLING.option(
+            "P",
+            "Sample from tokens with at least this share of the likeliest token's probability.",
+            show_default="the model's, or 0: off",
         ),
     ] = None
     typical_p: Annotated[
         float | None,
-        _sampling(
-            metavar="P",
-            default="the model's, or 1: off",
-            help="Locally typical sampling: keep the most typical tokens that together have this probability.",
+        SAMPLING.option(
+            "P",
+            "Locally typical sampling: keep the most typical tokens that together have this probability.",
+            show_default="the model's, or 1: off",
         ),
     ] = None
     repetition_penalty: Annotated[
         float | None,
-        _sampling(
+        SAMPLING.option(
+            "X",
+            "Above 1: tokens of the prompt and the output become less likely.",
             "--repetition-penalty",
             "--repeat-penalty",
-            metavar="X",
-            default="the model's, or 1: off",
-            help="Above 1: tokens of the prompt and the output become less likely.",
+            show_default="the model's, or 1: off",
         ),
     ] = None
     presence_penalty: Annotated[
         float | None,
-        _sampling(
-            metavar="X", default="0: off", help="Above 0: tokens of the output become less likely."
+        SAMPLING.option(
+            "X", "Above 0: tokens of the output become less likely.", show_default="0: off"
         ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        _sampling(
-            metavar="X",
-            default="0: off",
-            help="Above 0: tokens become less likely each time that they occur in the output.",
+        SAMPLING.option(
+            "X",
+            "Above 0: tokens become less likely each time that they occur in the output.",
+            show_default="0: off",
         ),
     ] = None
     seed: Annotated[
         int | None,
-        _sampling(
+        SAMPLING.option(
+            "S",
+            "The same seed gives the same answer.",
             "--seed",
             "-s",
-            metavar="S",
-            default="drawn at random, and shown",
-            help="The same seed gives the same answer.",
+            show_default="drawn at random, and shown",
         ),
     ] = None
 
@@ -384,34 +336,28 @@ class StopOptions:
     """Fields of `SamplingParams`, with its defaults."""
 
     min_tokens: Annotated[
-        int,
-        _stopping(
-            metavar="N",
-            help="Minimum tokens before EOS or a stop string may end the text.",
-        ),
+        int, STOPPING.option("N", "Minimum tokens before EOS or a stop string may end the text.")
     ] = 0
     stop: Annotated[
         list[str] | None,
-        _stopping(
+        STOPPING.option(
+            "TEXT",
+            r"Text that ends the output; \n is a newline. May be repeated.",
             "--stop",
             "-r",
-            metavar="TEXT",
             parser=text_with_escapes,
-            help=r"Text that ends the output; \n is a newline. May be repeated.",
         ),
     ] = None
     stop_token_ids: Annotated[
         list[int] | None,
-        _stopping(
-            "--stop-token-id", metavar="ID", help="Token that ends the output. May be repeated."
-        ),
+        STOPPING.option("ID", "Token that ends the output. May be repeated.", "--stop-token-id"),
     ] = None
     include_stop_str_in_output: Annotated[
-        bool, _stopping("--include-stop", help="Keep the stop string in the output.")
+        bool, STOPPING.flag("Keep the stop string in the output.", "--include-stop")
     ] = False
     ignore_eos: IgnoreEos = False
     max_time: Annotated[
-        float | None, _stopping(metavar="SECONDS", help="Most seconds that a request may take.")
+        float | None, STOPPING.option("SECONDS", "Most seconds that a request may take.")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -424,21 +370,27 @@ class RuleOptions:
 
     json_schema: Annotated[
         str | None,
-        _rule(metavar="SCHEMA", parser=text_or_file, help="JSON that fits this schema."),
+        RULE.option(
+            "SCHEMA", "JSON that fits this schema.", parser=text_or_file, show_default=_NO_RULE
+        ),
     ] = None
     choice: Annotated[
         list[str] | None,
-        _rule(metavar="TEXT", help="One of these texts. Is repeated for each of them."),
+        RULE.option(
+            "TEXT", "One of these texts. Is repeated for each of them.", show_default=_NO_RULE
+        ),
     ] = None
     regex: Annotated[
-        str | None, _rule(metavar="PATTERN", help="Text that this regular expression matches.")
+        str | None,
+        RULE.option("PATTERN", "Text that this regular expression matches.", show_default=_NO_RULE),
     ] = None
     grammar: Annotated[
         str | None,
-        _rule(
-            metavar="GRAMMAR",
+        RULE.option(
+            "GRAMMAR",
+            "Text of this grammar, in Lark's syntax.",
             parser=text_or_file,
-            help="Text of this grammar, in Lark's syntax.",
+            show_default=_NO_RULE,
         ),
     ] = None
 
@@ -464,18 +416,22 @@ class BeamOptions:
 
     beam_width: Annotated[
         int | None,
-        _beams("off", metavar="W", help="Beam search with this many beams instead of sampling."),
+        BEAM_SEARCH.option(
+            "W", "Beam search with this many beams instead of sampling.", show_default="off"
+        ),
     ] = None
     length_penalty: Annotated[
         float | None,
-        _beams("1", metavar="P", help="Above 0 favours long completions, below 0 short ones."),
+        BEAM_SEARCH.option(
+            "P", "Above 0 favours long completions, below 0 short ones.", show_default="1"
+        ),
     ] = None
     early_stopping: Annotated[
         str | None,
-        _beams(
-            "false",
-            **choice(*_EARLY_STOPPING),
-            help="Whether to stop as soon as W completions are finished.",
+        BEAM_SEARCH.choice(
+            tuple(_EARLY_STOPPING),
+            "Whether to stop as soon as W completions are finished.",
+            show_default="false",
         ),
     ] = None
 

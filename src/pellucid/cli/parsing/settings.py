@@ -18,6 +18,8 @@ from typing import Any, get_args, get_origin
 import typer
 from typer.models import OptionInfo
 
+from pellucid.cli.parsing.panels import PLANNED_REQUESTS, WORKLOAD
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -26,8 +28,8 @@ else:
 MAX_FILE_BYTES = 1 << 20
 # Options of a single call, which make no sense as defaults.
 _NOT_SETTABLE = ("json", "prompt", "file", "events", "request", "plot", "text", "yes")
-# The options of a measurement or a plan: a temperature for answers must not change what `bench` measures.
-WORKLOAD, PLANNED_REQUESTS = "What to measure", "Requests"
+# A temperature for answers must not change what `bench` measures.
+_NOT_SETTABLE_PANELS = (WORKLOAD.title, PLANNED_REQUESTS.title)
 _MUST_BE = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
@@ -87,7 +89,7 @@ def settings_of(verb: Callable[..., None]) -> dict[str, Setting]:
         if (
             option is None
             or parameter.name in _NOT_SETTABLE
-            or option.rich_help_panel in (WORKLOAD, PLANNED_REQUESTS)
+            or option.rich_help_panel in _NOT_SETTABLE_PANELS
         ):
             continue
         (kind,) = [each for each in get_args(kind) or (kind,) if each is not NoneType] or [str]
