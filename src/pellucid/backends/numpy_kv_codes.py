@@ -94,7 +94,7 @@ def quantize_rows(x: Array, bits: int) -> tuple[npt.NDArray[np.int8], npt.NDArra
     exact = np.abs(extreme) / np.float32(127) if bits == 8 else extreme / np.float32(-8)
     scale = _away_from_zero(exact)
     codes = np.rint(np.where(is_finite, grouped, 0) * (np.float32(1) / scale))
-    codes = np.minimum(codes, LARGEST_CODE[bits]) * ~is_zero * is_finite
+    codes = np.minimum(codes, LARGEST_CODE[bits]) * ~is_zero
     scales = np.where(is_finite, np.where(is_zero, 0, scale), np.inf)
     return (
         codes.reshape(padded.shape)[..., :head_dim].astype(np.int8),
