@@ -7,6 +7,7 @@ import gc
 import random
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -511,6 +512,19 @@ def test_draining_lets_requests_end_and_takes_no_others() -> None:
         engine.abort("anything")  # and nothing happens
 
     run(serve, max_num_seqs=2)
+
+
+def test_a_step_is_progress() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        gate = StepGate(engine._thread.engine)
+        stream = await engine.add_request(PROMPT, LONG)
+        added = time.monotonic()
+        gate.let(3)
+        await anext(stream)
+        assert 0 < engine.seconds_without_step < time.monotonic() - added
+        await stream.aclose()
+
+    run(serve)
 
 
 def test_shutting_down_aborts() -> None:

@@ -270,7 +270,9 @@ class PrefixFinder:
         """
         block_size = self._needs.block_size
         first = deepest = num_there = len(tables[0])
-        runs = [first] * len(tables)  # blocks in a row, so far; nobody asks for those that were freed
+        runs = [first] * len(
+            tables
+        )  # blocks in a row, so far; nobody asks for those that were freed
         for index in range(first, self._num_blocks_for(max_tokens)):
             for table in tables:
                 if is_there(table, index):
