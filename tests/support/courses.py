@@ -7,6 +7,7 @@ of the traces that run: read the difference before you commit it.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ class Courses:
         self._path = GOLDEN / f"{name}.txt"
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         self._lines = {int(line.split(":")[0]): line for line in lines}
+
+    def total(self, what: str) -> int:
+        """How often something happened in all traces."""
+        found = (re.search(rf"(\d+) {what}[,;]", line) for line in self._lines.values())
+        return sum(int(each.group(1)) for each in found if each is not None)
 
     def check(self, seed: int, counts: Mapping[str, int], seen: Sequence[object]) -> None:
         """Compares a trace with its line; a seed without a line was drawn.

@@ -11,7 +11,6 @@ from pellucid.events import (
     DraftStep,
     EventRecord,
     Level,
-    Speculating,
     Step,
     Token,
 )
@@ -299,39 +298,6 @@ def test_a_proposer_that_fails_changes_nothing(proposer: Failing | Nonsense) -> 
     alone, num_steps = complete(fake_engine())
     assert complete(fake_engine(proposer=proposer))[1] == num_steps
     assert complete(fake_engine(proposer=proposer))[0].outputs == alone.outputs
-
-
-@pytest.mark.parametrize("temperature", [0, 0.3, 1.5])
-@pytest.mark.parametrize("speculation", ["ngram", "auto"])
-def test_speculation_changes_nothing_but_the_number_of_steps(
-    speculation: str, temperature: float
-) -> None:
-    params = SamplingParams(
-        temperature=temperature,
-        seed=2,
-        max_tokens=80,
-        logprobs=1,
-        ignore_eos=True,
-        allowed_token_ids=[3, 4, 5],
-    )
-    alone, num_plain = complete(fake_engine(), params)
-    engine = fake_engine(speculation=speculation, num_draft_tokens=3)
-    records: list[EventRecord] = []
-    engine.events.subscribe(records.append, Level.STEP)
-    output, num_steps = complete(engine, params)
-    assert output.outputs == alone.outputs
-    statistics = engine.speculation
-    assert statistics is not None and fake_engine().speculation is None
-    assert num_steps == num_plain - statistics.num_right
-    rounds = [record.event for record in records if isinstance(record.event, DraftRound)]
-    assert len(rounds) == statistics.num_rounds
-    assert sum(each.n_right for each in rounds) == statistics.num_right
-    assert sum(len(each.draft) for each in rounds) == statistics.num_drafts
-    assert sum(statistics.right_by_position) == statistics.num_right
-    if speculation == "ngram":
-        assert statistics.num_drafts > 0
-    reasons = [record.event.reason for record in records if isinstance(record.event, Speculating)]
-    assert reasons and reasons[-1].partition(":")[0] == statistics.reason.partition(":")[0]
 
 
 def test_the_drafts_of_a_loop_are_right() -> None:

@@ -1,6 +1,5 @@
 """LLMEngine with a fake model: outputs of each step, and requests that do not affect each other."""
 
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -319,87 +318,6 @@ def test_the_same_id_twice_is_refused() -> None:
     engine.add_request("abc", SamplingParams(), "mine")
     with pytest.raises(ValueError, match="request_id='mine'"):
         engine.add_request("abc", SamplingParams(), "mine")
-
-
-def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
-    trunk = [rng.randrange(1, VOCAB_SIZE) for _ in range(3)] * 12  # prefixes are often shared
-    prompt = trunk[: rng.randrange(0, 36)] + [
-        rng.randrange(VOCAB_SIZE) for _ in range(rng.randrange(1, 9))
-    ]
-    params = SamplingParams(
-        temperature=rng.choice([0.0, 0.7, 1.5]),
-        top_k=rng.choice([0, 5]),
-        top_p=rng.choice([1.0, 0.8]),
-        repetition_penalty=rng.choice([1.0, 1.3]),
-        max_tokens=rng.randrange(1, 40),
-        min_tokens=rng.choice([0, 1]),
-        seed=rng.randrange(1000),
-        logprobs=rng.choice([None, 2]),
-        prompt_logprobs=rng.choice([None, None, 1]),
-        n=rng.choice([1, 1, 1, 3]),
-        stop=rng.choice([(), ("ab",), ("q", "xyz")]),
-    )
-    return prompt, params
-
-
-@pytest.mark.parametrize("case", range(60))
-def test_every_request_gets_what_it_gets_alone(case: int) -> None:
-    """Random arrivals, chunks, block sizes, pools that force preemption, aborts: the same answers."""
-    rng = random.Random(case)
-    block_size = rng.choice([16, 32, 64])
-    use_kv_cache = rng.random() < 0.85
-    engine = fake_engine(
-        context_length=128,
-        block_size=block_size,
-        num_kv_blocks=128 // block_size + rng.choice([0, 1, 3, 40]),
-        max_num_seqs=rng.choice([1, 3, 16]),
-        max_num_batched_tokens=rng.choice([1, 7, 64, 2048]),
-        enable_prefix_caching=rng.random() < 0.7,
-        use_kv_cache=use_kv_cache,
-    )
-    arriving = [random_request(rng) for _ in range(rng.randrange(2, 14))]
-    done: list[tuple[list[int], SamplingParams, RequestOutput]] = []
-    aborted: set[str] = set()
-    while arriving or engine.has_unfinished_requests:
-        while arriving and rng.random() < 0.4:
-            prompt, params = arriving.pop()
-            done.append((prompt, params, engine.add_request(prompt, params)))
-        if done and rng.random() < 0.02:
-            victim = rng.choice(done)[2]
-            if not victim.finished:
-                aborted.add(victim.request_id)
-                engine.abort(victim.request_id)
-        engine.step()
-        engine.scheduler.kv_cache_manager.check_integrity()
-    pool = engine.scheduler.kv_cache_manager.block_pool
-    assert pool.num_free_blocks == pool.num_blocks
-
-    for prompt, params, output in done:
-        if output.request_id in aborted:
-            continue
-        engine_alone = fake_engine(context_length=128)
-        alone = engine_alone.add_request(prompt, params)
-        run(engine_alone)
-        assert output.outputs == alone.outputs
-        assert output.prompt_logprobs == alone.prompt_logprobs
-
-
-def test_preemption_does_not_change_an_answer() -> None:
-    engine = fake_engine(
-        context_length=128, block_size=16, num_kv_blocks=9, enable_prefix_caching=False
-    )
-    params = SamplingParams(max_tokens=60, seed=3, ignore_eos=True, logprobs=1)
-    prompts = [[i + 1] * (10 + i) for i in range(6)]
-    outputs = [engine.add_request(prompt, params) for prompt in prompts]
-    run(engine)
-    assert sum(output.metrics.num_preemptions for output in outputs) > 5
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert (
-            output.outputs
-            == complete(
-                fake_engine(), prompt, max_tokens=60, seed=3, ignore_eos=True, logprobs=1
-            ).outputs
-        )
 
 
 def test_a_fork_with_prompt_logprobs_computes_all_of_its_prompt() -> None:

@@ -95,41 +95,6 @@ def test_a_result_has_all_that_is_known_of_it() -> None:
     assert output.metrics.time_to_first_token is not None
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"max_num_seqs": 1},
-        {"max_num_seqs": 3},
-        {"max_num_batched_tokens": 5},
-        {"num_kv_blocks": 4, "block_size": 16, "max_model_len": 64},
-        {"num_kv_blocks": 4, "block_size": 16, "max_model_len": 64, "max_num_batched_tokens": 7},
-        {"block_size": 32},
-        {
-            "num_kv_blocks": 5,
-            "block_size": 16,
-            "max_model_len": 64,
-            "enable_prefix_caching": False,
-        },
-        {"use_kv_cache": False},
-        {"use_kv_cache": False, "max_num_seqs": 2, "max_num_batched_tokens": 11},
-    ],
-)
-def test_the_same_answer_however_it_is_scheduled(knobs: dict[str, object]) -> None:
-    prompts = [PROMPT, PROMPT[:20], "a dog", PROMPT[:32]]
-    params = [
-        dataclasses.replace(PARAMS, beam_width=width, early_stopping=early_stopping)
-        for width, early_stopping in ((4, False), (7, "never"), (1, True), (3, True))
-    ]
-    engine = fake_engine(**{"max_num_seqs": 8, **knobs})
-    outputs = [engine.add_request(*both) for both in zip(prompts, params, strict=True)]
-    finish(engine)
-    assert [found(output) for output in outputs] == [
-        alone(*both) for both in zip(prompts, params, strict=True)
-    ]
-    pool = engine.scheduler.kv_cache_manager.block_pool
-    assert pool.num_free_blocks == pool.num_blocks
-
-
 def test_beams_and_samples_share_steps() -> None:
     sampling = SamplingParams(n=3, seed=1, max_tokens=20, logprobs=0)
     apart = fake_engine()

@@ -1,7 +1,6 @@
 """Fair shares between callers: who is served when, whatever another caller asks for."""
 
 import math
-import random
 from collections import Counter
 
 import pytest
@@ -201,33 +200,3 @@ def test_events_say_behind_whom_a_request_waits() -> None:
     assert told["a2"] == ("behind_own_requests", ("a1",))
     assert told["b1"] == ("behind_own_requests", ("b0",))
     run(scheduler)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_callers_all_end_and_leave_nothing(seed: int) -> None:
-    rng = random.Random(seed)
-    scheduler = make_scheduler(
-        num_blocks=rng.choice([16, 24, 64]),
-        max_num_seqs=rng.choice([1, 2, 5]),
-        max_num_batched_tokens=rng.choice([5, 20, 100]),
-        enable_prefix_caching=rng.random() < 0.5,
-        num_swap_slots=rng.choice([0, 8]),
-    )
-    requests = []
-    for number in range(40):
-        requests.append(
-            make_request(
-                f"{number}",
-                rng.randrange(1, 40),
-                max_tokens=rng.randrange(1, 20),
-                caller=rng.choice("aaab"),
-                caller_weight=rng.choice([0.5, 1.0, 8.0]),
-                priority=rng.choice([0, 0, -1, 3]),
-            )
-        )
-        scheduler.add_request(requests[-1])
-        for _ in range(rng.randrange(4)):
-            step(scheduler)
-    assert run(scheduler) < 3000
-    assert all(len(request.output_token_ids) == request.max_tokens for request in requests)
-    assert not scheduler._shares._accounts
