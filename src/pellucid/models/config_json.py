@@ -139,6 +139,19 @@ def mixed_windows(config: JsonObject, window: int | None, default: Sequence[str]
     return tuple(window if layer_type == SLIDING else None for layer_type in layer_types)
 
 
+def layers_with_attention(
+    config: JsonObject, layer_types: Sequence[str], num_layers: int, other: str
+) -> list[bool]:
+    """Which layers have attention, at least one, where all others are of the type `other`."""
+    if len(layer_types) != num_layers or not {FULL, other}.issuperset(layer_types):
+        raise config.error(
+            "layer_types", f"must be {num_layers} times (num_hidden_layers) {FULL} or {other}"
+        )
+    if FULL not in layer_types:
+        raise config.error("layer_types", f"must have a layer of type {FULL}")
+    return [layer_type == FULL for layer_type in layer_types]
+
+
 def _one_window(config: JsonObject, num_layers: int, window: int | None) -> Windows:
     only = FULL if window is None else SLIDING
     if set(config.optional_strings("layer_types") or [only]) != {only}:

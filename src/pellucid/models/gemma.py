@@ -153,15 +153,13 @@ def _check_causal(config: JsonObject) -> None:
         )
 
 
-def _gemma2_windows(config: JsonObject, num_layers: int) -> Windows:
+def _gemma2_windows(config: JsonObject, num_layers: int, period: int = 2) -> Windows:
     window = config.optional_integer("sliding_window")
-    return mixed_windows(config, window, every_nth_full(num_layers, 2))
+    return mixed_windows(config, window, every_nth_full(num_layers, period))
 
 
 def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
-    window = config.optional_integer("sliding_window")
-    period = config.integer("sliding_window_pattern", 6)
-    return mixed_windows(config, window, every_nth_full(num_layers, period))
+    return _gemma2_windows(config, num_layers, config.integer("sliding_window_pattern", 6))
 
 
 def _gemma3_ropes(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pellucid.json_object import JsonObject
 from pellucid.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
-from pellucid.models.config_json import llama_like
+from pellucid.models.config_json import layers_with_attention, llama_like
 from pellucid.models.family import (
     LLAMA_WEIGHTS,
     Family,
@@ -89,14 +89,7 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
                 "full_attn_idxs", f"must be a list of numbers from 0 to {num_layers - 1}"
             )
         return [layer in indices for layer in range(num_layers)]
-    if len(layer_types) != num_layers or not {FULL, _CONVOLUTION}.issuperset(layer_types):
-        raise config.error(
-            "layer_types",
-            f"must be {num_layers} times (num_hidden_layers) {FULL} or {_CONVOLUTION}",
-        )
-    if FULL not in layer_types:
-        raise config.error("layer_types", f"must have a layer of type {FULL}")
-    return [layer_type == FULL for layer_type in layer_types]
+    return layers_with_attention(config, layer_types, num_layers, _CONVOLUTION)
 
 
 def _adjusted_width(config: JsonObject) -> int:

@@ -4,6 +4,7 @@ OLMo 3 has windows, and scales the rotations of its full layers alone.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
@@ -81,15 +82,9 @@ POST_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
 }
 
 
-def _read_olmo2(config: JsonObject) -> ModelConfig:
-    return _olmo(config, None, same_rope)
-
-
-def _read_olmo3(config: JsonObject) -> ModelConfig:
-    return _olmo(config, _windows, _ropes)
-
-
-def _olmo(config: JsonObject, windows: WindowsReader | None, ropes: RopesReader) -> ModelConfig:
+def _read_config(
+    config: JsonObject, windows: WindowsReader | None = None, ropes: RopesReader = same_rope
+) -> ModelConfig:
     return llama_like(
         config,
         windows=windows,
@@ -129,7 +124,7 @@ _GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 OLMO2 = Family(
     architectures=("Olmo2ForCausalLM",),
     model_types=("olmo2",),
-    read_config=_read_olmo2,
+    read_config=_read_config,
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
     gguf=GgufFamily("olmo2", _GGUF_KEYS, llama_like_values),
@@ -138,7 +133,7 @@ OLMO2 = Family(
 OLMO3 = Family(
     architectures=("Olmo3ForCausalLM",),
     model_types=("olmo3",),
-    read_config=_read_olmo3,
+    read_config=partial(_read_config, windows=_windows, ropes=_ropes),
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
     gguf=GgufFamily(

@@ -4,7 +4,7 @@ The other layers have attention with a gated output. Checkpoints store the weigh
 the delta nets' norms.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from pellucid.model_config import (
 )
 from pellucid.models.config_json import (
     attention_biases,
+    layers_with_attention,
     llama_like,
     same_rope,
 )
@@ -63,10 +64,6 @@ MAX_KERNEL_SIZE = 256  # rows that a convolution reads
 _LINEAR = "linear_attention"  # a type of layers in config.json
 
 # -- config.json -----------------------------------------------------------------------------------
-
-
-def _read_qwen35(config: JsonObject) -> ModelConfig:
-    return _hybrid(config)
 
 
 def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
@@ -137,13 +134,7 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
         if period > num_layers:
             raise config.error("full_attention_interval", f"must be at most {num_layers}")
         return [(layer + 1) % period == 0 for layer in range(num_layers)]
-    if len(layer_types) != num_layers or not {FULL, _LINEAR}.issuperset(layer_types):
-        raise config.error(
-            "layer_types", f"must be {num_layers} times (num_hidden_layers) {FULL} or {_LINEAR}"
-        )
-    if FULL not in layer_types:
-        raise config.error("layer_types", f"must have a layer of type {FULL}")
-    return [layer_type == FULL for layer_type in layer_types]
+    return layers_with_attention(config, layer_types, num_layers, _LINEAR)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -194,11 +185,14 @@ _QWEN35_WEIGHTS: Mapping[str, StoredWeight] = {
 }
 
 
-def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> list[int]:
-    """Rows of a matrix that holds, for each k-head, parts of `widths` rows: the wanted parts, each of all
-    k-heads together."""
+def _next_rows(
+    layer: LayerConfig, widths_of: Callable[[GatedDeltaNetConfig], tuple[int, ...]], wanted: slice
+) -> list[int]:
+    """Rows of a matrix that holds parts of so many rows for each k-head: the wanted parts, each of all k-heads
+    together."""
     net = layer.recurrence
     assert isinstance(net, GatedDeltaNetConfig)
+    widths = widths_of(net)
     size, rows = sum(widths), list[int]()
     for part in range(len(widths))[wanted]:
         first = sum(widths[:part])
@@ -208,36 +202,21 @@ def _next_rows(layer: LayerConfig, widths: tuple[int, ...], wanted: slice) -> li
     return rows
 
 
-def _next_widths(layer: LayerConfig) -> tuple[int, int, int, int]:
+def _next_widths(net: GatedDeltaNetConfig) -> tuple[int, ...]:
     """Rows of q, k, v and z of a k-head in Qwen3-Next's `in_proj_qkvz`."""
-    net = layer.recurrence
-    assert isinstance(net, GatedDeltaNetConfig)
     values = net.values_width // net.num_key_heads
     return net.key_dim, net.key_dim, values, values
 
 
-def _next_qkv(layer: LayerConfig) -> list[int]:
-    return _next_rows(layer, _next_widths(layer), slice(0, 3))
-
-
-def _next_gate(layer: LayerConfig) -> list[int]:
-    return _next_rows(layer, _next_widths(layer), slice(3, 4))
-
-
-def _next_step_widths(layer: LayerConfig) -> tuple[int, int]:
-    net = layer.recurrence
-    assert isinstance(net, GatedDeltaNetConfig)
+def _next_step_widths(net: GatedDeltaNetConfig) -> tuple[int, ...]:
     times = net.num_value_heads // net.num_key_heads
     return times, times
 
 
-def _next_beta(layer: LayerConfig) -> list[int]:
-    return _next_rows(layer, _next_step_widths(layer), slice(0, 1))
-
-
-def _next_alpha(layer: LayerConfig) -> list[int]:
-    return _next_rows(layer, _next_step_widths(layer), slice(1, 2))
-
+_next_qkv = partial(_next_rows, widths_of=_next_widths, wanted=slice(0, 3))
+_next_gate = partial(_next_rows, widths_of=_next_widths, wanted=slice(3, 4))
+_next_beta = partial(_next_rows, widths_of=_next_step_widths, wanted=slice(0, 1))
+_next_alpha = partial(_next_rows, widths_of=_next_step_widths, wanted=slice(1, 2))
 
 _FUSED, _STEPS = f"{_NET}.in_proj_qkvz", f"{_NET}.in_proj_ba"
 _QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
@@ -334,7 +313,7 @@ def _gguf_qwen3_next(metadata: GgufMetadata) -> dict[str, Any]:
 QWEN35 = Family(
     architectures=("Qwen3_5ForCausalLM",),
     model_types=("qwen3_5_text",),
-    read_config=_read_qwen35,
+    read_config=_hybrid,
     decoder=LlamaDecoder,
     weights=_QWEN35_WEIGHTS,
     gguf=GgufFamily("qwen35", _KEYS, _gguf_qwen35),
