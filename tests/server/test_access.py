@@ -251,6 +251,10 @@ def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
         ({"host": "0.0.0.0"}, "host='0.0.0.0': other machines reach this address"),
         ({"host": "example.com"}, "host='example.com': other machines"),
         ({"port": 65536}, "port=65536: must be in"),
+        ({"port": -1}, "port=-1: must be in"),
+        ({"stall_seconds": 0}, "must be above 0"),
+        ({"otlp_endpoint": "127.0.0.1:4318"}, "otlp_endpoint='127.0.0.1:4318': must be http"),
+        ({"allowed_origins": ("https://chat.example/",)}, "without a path"),
         ({"allowed_origins": ("chat.example",)}, "allowed_origins='chat.example': must be"),
         ({"model_names": ("a", "")}, "model_names=\\('a', ''\\)"),
         ({"keepalive_seconds": 0}, "must be above 0"),
@@ -260,6 +264,8 @@ def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
 def test_a_server_that_cannot_be_is_refused(knobs: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ServerConfig(**{"model_names": ("m",), **knobs})
+    for port in (0, 65535):
+        assert ServerConfig(model_names=("m",), port=port).port == port
     for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1"):
         assert ServerConfig(model_names=("m",), host=host).is_loopback
     assert ServerConfig(model_names=("m",), host="0.0.0.0", api_keys=KEYS).port == 8000

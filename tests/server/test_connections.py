@@ -103,6 +103,17 @@ def test_what_has_begun_must_arrive_in_time(sent: bytes, after_a_reply: bool) ->
         server.wait_for_connections(0)
 
 
+def test_a_head_that_is_too_large_ends_its_connection() -> None:
+    """Not when the time of a head is over: the rest of it is not read."""
+    with (
+        served(max_header_bytes=1000, header_seconds=600) as server,
+        server.connect() as connection,
+    ):
+        connection.sendall(b"GET / HTTP/1.1\r\nx-long: " + b"a" * 1000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 431")
+        assert connection.recv(100) == b""
+
+
 @pytest.mark.parametrize("path", [b"/large", b"/stream"])
 def test_a_client_that_takes_nothing_is_given_up(path: bytes) -> None:
     with served(write_seconds=0.2) as server, server.connect() as connection:

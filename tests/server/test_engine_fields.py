@@ -46,61 +46,6 @@ def answered(server: RunningServer, body: dict[str, Any], path: str = CHAT) -> d
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"seed": -1},
-        {
-            "mirostat": 0,
-            "tfs_z": 1.0,
-            "top_n_sigma": -1,
-            "dry_multiplier": 0.0,
-            "xtc_probability": 0,
-        },
-        {"max_tokens": -1},
-        {"n_predict": -1},
-        {"cache_prompt": True, "timings_per_token": True, "return_progress": False},
-        {"include_reasoning": True, "separate_reasoning": True, "reasoning_format": "auto"},
-        {"spaces_between_special_tokens": False, "grammar": "", "json_schema": {}, "n_probs": 0},
-    ],
-)
-def test_values_that_change_nothing(server: RunningServer, fields: dict[str, Any]) -> None:
-    body = {**GREEDY, "stop": ["."]}
-    assert answered(server, {**body, **fields}) == {**answered(server, body), "warnings": None}
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "same"),
-    [
-        (CHAT, {"n_predict": 3}, {"max_tokens": 3}),
-        (CHAT, {"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        (CHAT, {"n_probs": 2}, {"logprobs": True, "top_logprobs": 2}),
-        (TEXT, {"n_predict": 3}, {"max_tokens": 3}),
-        (TEXT, {"n_probs": 2}, {"logprobs": 2}),
-        (TEXT, {"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        (
-            CHAT,
-            {"grammar": 'root ::= ("Yes" | "No") "!"'},
-            {"structured_outputs": {"regex": "(Yes|No)!"}},
-        ),
-        (
-            TEXT,
-            {"json_schema": {"type": "integer"}},
-            {"structured_outputs": {"json": {"type": "integer"}}},
-        ),
-    ],
-)
-def test_other_names_of_a_field(
-    server: RunningServer, path: str, fields: dict[str, Any], same: dict[str, Any]
-) -> None:
-    body: dict[str, Any] = {"temperature": 0}
-    body |= {"messages": QUESTION} if path == CHAT else {"prompt": "Once"}
-    body["max_tokens" if "max_tokens" not in same else "stop"] = (
-        8 if "max_tokens" not in same else []
-    )
-    assert answered(server, {**body, **fields}, path) == answered(server, {**body, **same}, path)
-
-
-@pytest.mark.parametrize(
     ("fields", "warned"),
     [
         (
@@ -122,37 +67,6 @@ def test_what_has_no_effect_is_said(
     reply = server.post(CHAT, body)
     assert [line.partition(":")[0] for line in reply.json["warnings"]] == warned
     assert json.loads(reply.headers["x-pellucid-warnings"]) == reply.json["warnings"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mirostat": 2}, "mirostat: is not served; use temperature"),
-        ({"tfs_z": 0.5}, "tfs_z: is not served; use typical_p"),
-        ({"n_predict": 3, "max_tokens": 4}, "max_tokens and n_predict: differ; give one of them"),
-        ({"n_predict": -2}, "n_predict=-2: must be"),
-        ({"n_probs": 99}, "n_probs=99: must be"),
-        ({"seed": -2}, "seed=-2: must be"),
-        (
-            {"reasoning_format": "deepseek-legacy"},
-            "must be one of auto, deepseek, parsed, none, raw",
-        ),
-        (
-            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
-            "enable_thinking: differs from that of chat_template_kwargs",
-        ),
-        (
-            {"chat_template_kwargs": {"enable_thinking": "no"}},
-            "enable_thinking='no': must be true or false",
-        ),
-    ],
-)
-def test_what_is_refused_says_why(
-    server: RunningServer, fields: dict[str, Any], message: str
-) -> None:
-    reply = server.post(CHAT, {**GREEDY, **fields})
-    assert reply.status == 400
-    assert message in reply.json["error"]["message"]
 
 
 def test_a_prompt_that_is_not_to_be_cached() -> None:
@@ -208,36 +122,6 @@ def test_routes_without_a_prefix_and_the_count_of_tokens(server: RunningServer) 
         assert server.post(path, {**GREEDY, "max_tokens": 1}).json == counted
     assert server.get("/models").json["data"][0]["id"] == "tested"
     assert server.post("/responses", {"input": "Hi", "max_output_tokens": 1}).status == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("fields", "reasoning", "content"),
-    [
-        ({}, "Hm.", "I look."),
-        ({"include_reasoning": False}, "", "I look."),
-        ({"reasoning_format": "hidden"}, "", "I look."),
-        ({"separate_reasoning": False}, "", "<think>Hm.</think>I look."),
-        ({"reasoning_format": "none"}, "", "<think>Hm.</think>I look."),
-        ({"reasoning_format": "deepseek"}, "Hm.", "I look."),
-    ],
-)
-def test_where_reasoning_stands(
-    reasoner: RunningServer, fields: dict[str, Any], reasoning: str, content: str, stream: bool
-) -> None:
-    reply = reasoner.post(CHAT, {**GREEDY, "tools": TOOLS, **fields, "stream": stream})
-    if not stream:
-        message = reply.json["choices"][0]["message"]
-        assert len(message["tool_calls"]) == 2
-        assert reply.json["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
-        found = message.get("reasoning", ""), message["content"]
-    else:
-        deltas = [event["choices"][0]["delta"] for event in reply.events[:-1]]
-        found = (
-            "".join(delta.get("reasoning", "") for delta in deltas),
-            "".join(delta.get("content") or "" for delta in deltas),
-        )
-    assert (found[0], found[1].strip()) == (reasoning, content)
 
 
 def test_thinking_is_switched_off_by_the_template_or_by_a_budget(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.server.fields import FieldTable, Treatment
+from pellucid.server.fields import Field, FieldTable, Treatment
 from pellucid.server.protocols.tables import FIELD_TABLES
 from support.http_server import RunningServer, running_server
 from support.replies import flat, frames, short
@@ -64,18 +64,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def fields_of(table: FieldTable[Any]) -> Iterator[tuple[str, Treatment]]:
+def fields_of(table: FieldTable[Any]) -> Iterator[tuple[str, Field]]:
     for field in table.fields:
-        yield field.name, field.treatment
+        yield field.name, field
         inner = table.objects.get(field.name)
-        for name, treatment in fields_of(inner) if inner is not None else ():
-            yield f"{field.name}.{name}", treatment
+        for name, within in fields_of(inner) if inner is not None else ():
+            yield f"{field.name}.{name}", within
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], route: str) -> None:
     kept = [json.loads(line) for line in EFFECTS.read_text(encoding="utf-8").splitlines()]
-    (base,) = (line["base"] for line in kept if "base" in line and line["route"] == route)
+    (whole,) = (line for line in kept if "base" in line and line["route"] == route)
+    base = whole["base"]
 
     @functools.cache
     def outcome(body: str) -> dict[str, str]:
@@ -85,12 +86,15 @@ def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], rout
         found = {"status": reply.status, "warned": warned, "engine": asked, "reply": frames(reply)}
         return {path: short(value) for path, value in flat(found)}
 
-    def effect(name: str, value: Any, others: dict[str, Any]) -> list[str]:
+    def with_field(body: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
         outer, _, inner = name.rpartition(".")
-        body = base | others
         given = {**body.get(outer, {}), inner: value} if outer else value
+        return {**body, outer or inner: given}
+
+    def effect(name: str, value: Any, others: dict[str, Any]) -> list[str]:
+        body, inner = base | others, name.rpartition(".")[2]
         before, after = (
-            outcome(json.dumps(each)) for each in (body, {**body, outer or inner: given})
+            outcome(json.dumps(each)) for each in (body, with_field(body, name, value))
         )
         assert before["status"] == "200", (name, before)
         if after["status"] != "200":
@@ -100,10 +104,23 @@ def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], rout
         lines = [f"{path}: {before.get(path, '')} -> {after.get(path, '')}" for path in paths]
         return [*lines[:MAX_LINES], *([short("; ".join(lines))] if len(lines) > MAX_LINES else [])]
 
-    for name, treatment in fields_of(ROUTES[route]):
-        if treatment is not Treatment.HONOURED:
+    def check(case: dict[str, Any], found: list[str]) -> None:
+        if os.environ.get("UPDATE_GOLDEN"):
+            case["effect"] = found
+        assert case["effect"] == found, case
+
+    idle: dict[
+        str, tuple[float, ...]
+    ] = {}  # fields that are not honoured: values that mean nothing
+    check(whole, [f"{path}: {value}" for path, value in outcome(json.dumps(base)).items()])
+    for name, field in fields_of(ROUTES[route]):
+        if field.treatment is not Treatment.HONOURED:
             streamed = {"stream": True} if name.startswith("stream_options.") else {}
-            assert any(name in line for line in effect(name, 7, streamed)), name
+            found = effect(name, 7, streamed)
+            assert any(name in line for line in found), name
+            assert ("status" in found[0]) == (field.treatment is Treatment.REFUSED), found
+            if not streamed:
+                idle[name] = field.neutral
             continue
         cases = [each for each in kept if (each["route"], each.get("field")) == (route, name)]
         assert cases, f"{route}: write a value of {name} into {EFFECTS.name}"
@@ -113,9 +130,12 @@ def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], rout
                 continue
             found = effect(name, case["value"], case.get("with", {}))
             assert bool(found) != ("same" in case), (name, case)
-            if os.environ.get("UPDATE_GOLDEN"):
-                case["effect"] = found
-            assert case["effect"] == found, (name, case["value"])
+            check(case, found)
+    for place, value in enumerate((None, False, "", [], {})):
+        body = base
+        for name, neutral in idle.items():
+            body = with_field(body, name, neutral[place % len(neutral)] if neutral else value)
+        assert outcome(json.dumps(body)) == outcome(json.dumps(base)), body
     if os.environ.get("UPDATE_GOLDEN"):
         lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in kept)
         EFFECTS.write_text("".join(lines), encoding="utf-8")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pellucid.server.config import ServerConfig
 from pellucid.server.generation import Generation
 from pellucid.server.telemetry import Telemetry
 from support.bundled import bundled_engine
@@ -131,8 +130,3 @@ def test_a_call_that_is_refused_makes_no_span(
     assert server.post("/v1/chat/completions", {**BODY, "temperature": -1}).status == 400
     assert server.post("/v1/completions", {"prompt": "word " * 3000}).status == 400
     assert not exporter.get_finished_spans()
-
-
-def test_an_address_without_a_scheme_is_refused() -> None:
-    with pytest.raises(ValueError, match="otlp_endpoint="):
-        ServerConfig(otlp_endpoint="127.0.0.1:4318")
