@@ -9,6 +9,7 @@ import pytest
 from pellucid.outputs import RequestOutput
 from pellucid.prompts import ChatPrompt
 from pellucid.server.protocols.messages import readable_messages
+from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
 from support.bundled import bundled_model
 from support.http_server import RunningServer
 from support.offline import offline
@@ -443,3 +444,23 @@ def test_a_client_that_leaves_a_stream_ends_the_request(
 def test_numbers_beyond_doubles_are_refused(server: RunningServer) -> None:
     body = b'{"prompt": "a", "temperature": 1e999}'
     assert server.call("POST", "/v1/completions", body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": "Once"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}]}),
+    ],
+)
+def test_a_text_that_grows_is_written_without_a_new_object_for_each_token(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any]
+) -> None:
+    written: list[Any] = []
+    write = ReplyWriter._object
+    monkeypatch.setattr(
+        ReplyWriter, "_object", lambda *args, **given: written.append(args) or write(*args, **given)
+    )
+    body = {**asked, "max_tokens": 40, "ignore_eos": True, "temperature": 0, "stream": True}
+    assert server.post(path, body).body.endswith(b"data: [DONE]\n\n")
+    assert len(written) <= 4  # the first, the last, and templates

@@ -225,3 +225,35 @@ def test_a_forced_call_leaves_a_format_without_effect_and_says_so(client: openai
     )
     (warning,) = reply.model_dump()["warnings"]
     assert warning.startswith("response_format: has no effect")
+
+
+# Shows tools, and says nothing of how calls are written
+UNKNOWN_CALLS = "{{ tools }}{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+def test_where_no_grammar_of_calls_is_known_a_choice_is_refused_and_a_wish_warned_of() -> None:
+    strict = tools()
+    strict[0]["function"]["strict"] = True
+    body = {**COMMON, "messages": QUESTION, "tools": tools(), "max_tokens": 2}
+    with running_server(scripted_engine("Yes.", chat_template=UNKNOWN_CALLS)) as server:
+        for fields, field in (
+            ({"tool_choice": "required"}, "tool_choice"),
+            ({"response_format": {"type": "json_object"}}, "response_format"),
+        ):
+            reply = server.post("/v1/chat/completions", {**body, **fields})
+            assert (reply.status, reply.json["error"]["param"]) == (400, field)
+            assert (
+                "no grammar is known" in reply.body.decode()
+                or "only if a grammar" in reply.body.decode()
+            )
+        for fields, fields_of_warnings in (
+            ({}, None),
+            ({"tool_choice": "none", "parallel_tool_calls": False}, None),
+            ({"parallel_tool_calls": False}, ["parallel_tool_calls"]),
+            ({"tools": strict}, ["tools"]),
+            ({"tools": strict, "parallel_tool_calls": False}, ["tools", "parallel_tool_calls"]),
+        ):
+            reply = server.post("/v1/chat/completions", {**body, **fields})
+            warned = reply.json.get("warnings")
+            assert (warned and [line.partition(":")[0] for line in warned]) == fields_of_warnings
+        server.wait_until_idle()
