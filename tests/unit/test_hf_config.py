@@ -276,6 +276,8 @@ def test_without_architectures_the_model_type_says_what_it_is(
 def test_endless_context(tmp_path: Path, rope_type: str) -> None:
     with pytest.raises(ValueError, match=r"a context of 2560000000 tokens: at most 2147483647"):
         read(tmp_path, "llama", rope_parameters={"rope_type": rope_type, "factor": 1e7})
+    longest = read(tmp_path, "llama", max_position_embeddings=2**31 - 1)
+    assert longest.context_length == 2**31 - 1
 
 
 def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:

@@ -46,10 +46,7 @@ _GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 QWEN2 = Family(
     architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
-    model_types=(
-        "qwen2",
-        "mimo",
-    ),
+    model_types=("qwen2", "mimo"),
     read_config=read_qwen2,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,

@@ -231,13 +231,8 @@ _SCALINGS: Mapping[str, tuple[set[str], _ScalingReader]] = {
         _yarn,
     ),
     "longrope": (
-        {
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "short_factor",
-            "long_factor",
-        },
+        {"factor", "original_max_position_embeddings", "attention_factor"}
+        | {"short_factor", "long_factor"},
         _longrope,
     ),
     _PROPORTIONAL: ({"factor"}, _proportional),
