@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from pellucid.server.api_keys import ANYONE
+from pellucid.server.admission import Admission
+from pellucid.server.api_keys import ANYONE, Caller, Role
 from pellucid.server.body_memory import SMALL
 from pellucid.server.config import Limits
+from pellucid.server.errors import ApiError
 from pellucid.text.text_encoder import TextEncoder
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
@@ -204,3 +206,34 @@ def test_the_head_of_a_stream_ends() -> None:
         assert (reply.status, reply.body) == (200, b"")
         assert reply.headers["content-type"] == "text/event-stream"
         server.wait_until(lambda: not server.service.feed._readers, "the reader's end")
+
+
+def test_who_is_refused_hears_when_calls_have_ended_lately_and_its_own_part() -> None:
+    now = [0.0]
+    keys = [Caller("a", Role.INFERENCE), Caller("b", Role.INFERENCE, 3.0)]
+    for callers, part in (([], ""), (keys, ", 0 of them this key's, which can have 3 at most")):
+        now[0] = 0.0
+        limits = Limits(max_unfinished_completions=4, max_unfinished_tokens=8)
+        admission = Admission(limits, lambda: now[0], callers)
+        places = [admission.admit(Caller("b", Role.INFERENCE), 1) for _ in range(3)]
+        # One call that has ended says nothing of a rate; of two, and long ago, it is bounded
+        for ended_at, asked_at, seconds in ((0, 5, 1), (10, 20, 10), (20, 400, 60)):
+            now[0] = ended_at
+            places.pop().leave()
+            now[0] = asked_at
+            with pytest.raises(ApiError) as refused:
+                admission.admit(Caller("a", Role.INFERENCE), 5)
+            unfinished = f"{len(places)} of 4 completions are unfinished{part}"
+            assert refused.value.message == (
+                f"{unfinished}; this call needs 5; try again in {seconds}s"
+            )
+            assert refused.value.headers == {"retry-after": str(seconds)}
+        place = admission.admit(Caller("a", Role.INFERENCE), 2)
+        most = admission.tokens.most("a")
+        with pytest.raises(ApiError, match=f"have {most + 1} tokens; the server holds at most"):
+            place.add_tokens(most + 1)
+        place.add_tokens(most)
+        for _ in range(2):  # leaving twice gives back once
+            place.leave()
+        assert (admission.completions.used, admission.tokens.used) == (0, 0)
+        assert admission.num_refused == 3

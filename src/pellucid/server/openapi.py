@@ -77,9 +77,8 @@ def openapi_document(
     is left out, and `additionalProperties` says whether fields that are not listed are refused as well.
     """
     by_title = {table.title: table for table in tables}
-    bodies = [by_title[title].body for title in by_title]
     schemas, components = msgspec.json.schema_components(
-        bodies, ref_template="#/components/schemas/{name}"
+        [table.body for table in tables], ref_template="#/components/schemas/{name}"
     )
     body_schemas = dict(zip(by_title, schemas, strict=True))
     for title, table in by_title.items():
@@ -116,7 +115,7 @@ def openapi_document(
     name, _, version = FINGERPRINT.rpartition("-")
     return {
         "openapi": "3.1.0",
-        "info": {"title": name or FINGERPRINT, "version": version},
+        "info": {"title": name, "version": version},
         "paths": paths,
         "components": {"schemas": components},
     }

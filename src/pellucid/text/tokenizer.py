@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as HfTokenizer
 
 from pellucid.conversation import Message, check_text
 from pellucid.loading.stored_model import StoredTokenizer
+from pellucid.parameter_checks import shown
 from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
@@ -296,10 +297,10 @@ class Tokenizer:
                 try:
                     token_ids = tuple(self.encode(text, add_special_tokens=False))
                 except ValueError as error:
-                    raise ValueError(f"bad_words: {_shortened(word)}: {error}") from None
+                    raise ValueError(f"bad_words: {shown(word)}: {error}") from None
                 if not token_ids:
                     raise ValueError(
-                        f"bad_words: {_shortened(word)}: the tokenizer makes no token of it"
+                        f"bad_words: {shown(word)}: the tokenizer makes no token of it"
                     )
                 found[token_ids] = None
         return tuple(found)
@@ -365,7 +366,3 @@ def chat_prompt(
         add_generation_prompt,
         continue_final_message,
     )
-
-
-def _shortened(text: str) -> str:
-    return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
