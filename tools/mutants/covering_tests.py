@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import json
 import subprocess
 from collections import defaultdict
@@ -95,6 +96,7 @@ class CoveringTests:
             if old in contexts
         }
 
+        @functools.cache
         def of_lines(begin: int, end: int) -> set[str]:
             return set().union(*(ran.get(line, ()) for line in range(begin, end + 1)))
 
