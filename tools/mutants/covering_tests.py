@@ -1,11 +1,13 @@
 """Which tests run a line, from a run of all tests that may be some commits old."""
 
 import ast
+import contextlib
 import difflib
 import functools
 import json
+import sqlite3
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +17,8 @@ import coverage
 Processes = list[tuple[float, list[str]]]
 
 # What a process, and each file of tests in it, costs before its first test.
-_IMPORT_SECONDS = 0.1
-# A mistake is noticed by a quick test, or by none: few tests in the first process, all in the last.
+_IMPORT_SECONDS = 0.3
+# A mistake is noticed by a quick test of little else, or by none: few tests in the first process.
 _PROCESS_SECONDS = (3.0, 15.0, 60.0)
 
 
@@ -57,6 +59,12 @@ class CoveringTests:
             seconds,
         ) in self._seconds.items():  # the first test of a file pays for what all share
             self._set_up.setdefault(_module(test), seconds + _IMPORT_SECONDS)
+        # How many files each test runs.
+        query = "select context, count(*) from line_bits join context on context.id = context_id group by context"
+        self._num_files: Counter[str] = Counter()
+        with contextlib.closing(sqlite3.connect(folder / ".coverage")) as database:
+            for context, count in database.execute(query):
+                self._num_files[context.partition("|")[0]] += count
         changed = _git("diff", "--name-only", "--diff-filter=d", self._commit, "--", "tests")
         changed += _git("ls-files", "-o", "--exclude-standard", "tests")
         folders = {Path(module).parent for module in self._set_up}
@@ -122,33 +130,30 @@ class CoveringTests:
         return covered
 
     def processes(self, tests: set[str], limit: float) -> Processes:
-        """Seconds and tests of one process after another, the quickest tests first, at most `limit` in all."""
+        """What runs one after another: quick and narrow tests first, at most `limit` seconds in all."""
+        seconds = {test: self._seconds.get(test, 0.0) for test in tests & self.tests}
+        set_up = {
+            _module(test): self._set_up.get(_module(test), _IMPORT_SECONDS) for test in seconds
+        }
 
-        def seconds(test: str) -> float:
-            return self._seconds.get(test, 0.0)
+        def order(test: str) -> tuple[float, str]:
+            return seconds[test] + set_up[_module(test)] + self._num_files[test] / 100, test
 
-        ordered = sorted(
-            tests & self.tests,
-            key=lambda test: (seconds(test) + self._set_up.get(_module(test), 0.0), test),
-        )
-        processes = [(0.0, [])]
-        modules: set[str] = set()
-        for test in ordered:
-            spent, taken = processes[-1]
-            cost = seconds(test) + (_module(test) not in modules) * self._set_up.get(
-                _module(test), _IMPORT_SECONDS
-            )
-            if sum(it for it, _ in processes) + cost > limit:
+        processes: Processes = []
+        ends = [0.0, *_PROCESS_SECONDS, limit]
+        modules: dict[str, list[str]] = {}  # of the last process
+        left = limit
+        for test in sorted(seconds, key=order):
+            cost = seconds[test] + set_up[_module(test)] * (_module(test) not in modules)
+            if cost > left:
                 break
-            if (
-                taken
-                and len(processes) <= len(_PROCESS_SECONDS)
-                and spent + cost > _PROCESS_SECONDS[len(processes) - 1]
-            ):
+            if not processes or processes[-1][0] + cost > ends[min(len(processes), len(ends) - 1)]:
                 processes.append((0.0, []))
-                modules = set()
-                spent, taken = processes[-1]
-            modules.add(_module(test))
-            taken.append(test)
-            processes[-1] = (spent + cost, taken)
-        return [(spent, sorted(taken)) for spent, taken in processes if taken]
+                modules = {}
+            modules.setdefault(_module(test), []).append(test)
+            processes[-1] = (
+                processes[-1][0] + cost,
+                [it for those in modules.values() for it in those],
+            )
+            left -= cost
+        return processes
