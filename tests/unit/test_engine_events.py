@@ -257,40 +257,21 @@ def test_candidates_are_made_for_listeners_to_tokens_only(
     assert len(of_type(records, Step)) == (12 if level is Level.STEP else 0)
 
 
-@pytest.mark.parametrize(
-    ("knobs", "expected"),
-    [
-        ({}, {"prefix_caching": True, "use_kv_cache": True, "speculation": "off"}),
-        ({"enable_prefix_caching": False}, {"prefix_caching": False, "use_kv_cache": True}),
-        ({"use_kv_cache": False}, {"prefix_caching": False, "use_kv_cache": False}),
-        ({"speculation": "ngram"}, {"speculation": "ngram"}),
-        (
-            {"max_num_seqs": 3, "max_num_batched_tokens": 9, "max_model_len": 64},
-            {"limits": {"max_seqs": 3, "max_batched_tok": 9, "max_model_tok": 64}},
-        ),
-        (
-            {"block_size": 16, "num_kv_blocks": 40, "kv_cache_dtype": "int8"},
-            {
-                "kv": {
-                    "block_tok": 16,
-                    "n_blocks": 40,
-                    "block_bytes": 16,
-                    "dtype": "int8",
-                    "windows": [0],
-                }
-            },
-        ),
-        (
-            {"num_threads": 3},
-            {"device": {"name": platform.machine(), "backend": "fake", "threads": 3}},
-        ),
-    ],
-)
-def test_an_engine_describes_itself(knobs: dict[str, Any], expected: dict[str, Any]) -> None:
-    (hello,) = of_type(listen(fake_engine(**knobs)), Hello)
-    told = hello.fields_as_dict()
-    assert {name: told[name] for name in expected} == expected
-    assert abs(told["t0_unix_us"] / 1e6 - time.time()) < 60
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("use_kv_cache", [True, False])
+def test_an_engine_describes_itself(caching: bool, use_kv_cache: bool) -> None:
+    knobs = {"use_kv_cache": use_kv_cache, "enable_prefix_caching": caching, "num_threads": 3}
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 9, "block_size": 16, "num_kv_blocks": 40}
+    (hello,) = of_type(listen(fake_engine(speculation="ngram", **knobs, **sizes)), Hello)
+    assert (hello.use_kv_cache, hello.prefix_caching) == (use_kv_cache, caching and use_kv_cache)
+    assert (hello.kv.block_tok, hello.kv.n_blocks, hello.kv.block_bytes) == (16, 40, 16)
+    assert (hello.limits.max_seqs, hello.limits.max_batched_tok, hello.speculation) == (
+        4,
+        9,
+        "ngram",
+    )
+    assert (hello.device.name, hello.device.threads) == (platform.machine(), 3)
+    assert abs(hello.t0_unix_us / 1e6 - time.time()) < 60
 
 
 def test_tokens_of_some_requests_only() -> None:

@@ -37,15 +37,10 @@ class AnswerTokens(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(self._length)
-            return self._between(start, stop)[::step] if step > 0 else [*self][index]
-        if not -self._length <= index < self._length:
-            raise IndexError(index)
-        index %= self._length
-        if index < self._num_output_tokens:
-            return self._output_token_ids[index]
-        return self._guesses[index - self._num_output_tokens]
+        if isinstance(index, slice) and index.step is None:
+            start, stop, _ = index.indices(self._length)
+            return self._between(start, stop)
+        return [*self][index]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._between(0, self._length))
