@@ -64,7 +64,7 @@ class CoveringTests:
         self._num_files: Counter[str] = Counter()
         with contextlib.closing(sqlite3.connect(folder / ".coverage")) as database:
             for context, count in database.execute(query):
-                self._num_files[context.partition("|")[0]] += count
+                self._num_files[context.rpartition("|")[0]] += count
         changed = _git("diff", "--name-only", "--diff-filter=d", self._commit, "--", "tests")
         changed += _git("ls-files", "-o", "--exclude-standard", "tests")
         folders = {Path(module).parent for module in self._set_up}
@@ -99,7 +99,7 @@ class CoveringTests:
             b + i + 1: a + i + 1 for a, b, n in matcher.get_matching_blocks() for i in range(n)
         }
         ran = {
-            line: {context.partition("|")[0] for context in contexts[old]}
+            line: {context.rpartition("|")[0] for context in contexts[old]}
             for line, old in old_of.items()
             if old in contexts
         }
