@@ -22,8 +22,9 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.ops import Decoder, ForwardBatch
 from pellucid.config import QUANTIZATIONS, EngineConfig
 from pellucid.kv_groups import kv_groups
-from pellucid.loading.decoder import load_decoder
+from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import find_model
+from pellucid.loading.open_model import open_stored_model
 from pellucid.model_config import ModelConfig
 from pellucid.text.tokenizer import Tokenizer
 
@@ -97,7 +98,8 @@ def main() -> None:
     arguments = parser.parse_args()
     path = find_model(arguments.model).path
     reference = NumpyBackend()
-    decoder, config = load_decoder(path, reference)
+    stored = open_stored_model(path)
+    config, decoder = stored.config, make_decoder(stored, reference).decoder
     tokenizer = Tokenizer.load(path, config.vocab_size)
     held_out = documents(SEED, held_out=True, longest_recall=3000)
     texts = [
@@ -114,7 +116,7 @@ def main() -> None:
     print(f"{'none':>14} {0:10.2e} {1:10.2%} {own.perplexity:11.4f}")
     for quantization in QUANTIZATIONS[1:]:
         backend = make_backend(EngineConfig(backend=arguments.backend, quantization=quantization))
-        decoder, _ = load_decoder(path, backend, quantization=quantization)
+        decoder = make_decoder(stored, backend, quantization=quantization).decoder
         decoder = backend.compile(decoder, config)
         quality = compare(expected, log_probs(decoder, backend), texts)
         print(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import BUNDLED_MODEL, find_model
+from support.decoders import load_decoder
 
 CHECKPOINTS = sorted(path.parent for path in BUNDLED_MODEL.parent.glob("*/config.json"))
 

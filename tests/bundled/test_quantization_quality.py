@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.hub import BUNDLED_MODEL
 from pellucid.text.tokenizer import Tokenizer
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 
 # From documents that were held out of its training.

@@ -7,9 +7,9 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.kv_groups import kv_groups
-from pellucid.loading.decoder import load_decoder
 from support.batches import Share, forward_batch
 from support.checkpoints import FAMILIES, write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import logits_in_steps, prompt_logits
 from support.golden_prompts import ROWS, golden_prompts
 from support.steps import chunks, random_steps, whole

@@ -14,10 +14,10 @@ from gguf.quants import dequantize, quantize
 
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
 from support.checkpoints import Weights, write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.gguf_files import write_gguf
 from support.recording_backend import RecordingBackend

@@ -23,9 +23,9 @@ from pellucid.backends.quantization.formats import (
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.benchmark.planned_model import plan_stored_model
 from pellucid.config import EngineConfig
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.foreign_checkpoints import (
     WriteMatrix,

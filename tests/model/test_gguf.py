@@ -41,7 +41,6 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.loading import gguf_blocks
 from pellucid.loading.checksums import weights_identity
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
@@ -53,6 +52,7 @@ from pellucid.model_config import GatedDeltaNetConfig, LongRopeScaling, ModelCon
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.gguf_files import (
     GGUF_FAMILIES,

@@ -16,12 +16,13 @@ from safetensors.numpy import load_file, save_file
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.loading import checksums
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.decoder import finish_weights, load_decoder
+from pellucid.loading.decoder import finish_weights
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters, bytes_to_read
 from pellucid.models.registry import family_of
 from support.checkpoints import FAMILIES, Weights, write_checkpoint
+from support.decoders import load_decoder
 from support.recording_backend import RecordingBackend
 
 Edit = Callable[[Weights], None]

@@ -20,11 +20,11 @@ from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.cli import main
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.file_names import INDEX_FILE
 from pellucid.loading.quantized_writer import QuantizedWriter
 from pellucid.quantizing import quantize_model
 from support.checkpoints import FAMILIES, write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 
 OPS = NumpyBackend()

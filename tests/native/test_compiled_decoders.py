@@ -8,9 +8,9 @@ import pytest
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.kv_groups import kv_groups
-from pellucid.loading.decoder import load_decoder
 from support.batches import Share, forward_batch
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import logits_in_steps
 from support.steps import chunks, random_steps, whole
 

@@ -14,9 +14,9 @@ from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.loading.decoder import load_decoder
 from support.batches import Share, forward_batch
 from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 from support.expert_cases import random_choice, random_experts
 from support.row_invariance import same_in_any_step
 

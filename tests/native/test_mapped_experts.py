@@ -10,10 +10,10 @@ from pellucid import LLM, SamplingParams
 from pellucid.backends.choice import make_backend
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.config import EngineConfig
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import check_weights_fit, plan_weights
 from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 
 PROMPT = list(range(10, 30))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.model_config import LongRopeScaling
 from support.checkpoints import FAMILIES, write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import greedy_tokens, prompt_logits
 from support.golden_prompts import golden_prompts
 

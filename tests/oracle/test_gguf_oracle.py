@@ -11,10 +11,10 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Type
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from pellucid.models.rope_config import FULL, every_nth_full
 from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.gguf_files import GGUF_FAMILIES, GGUF_OVERRIDES, write_gguf
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.loading.decoder import load_decoder
 from pellucid.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
@@ -16,6 +15,7 @@ from pellucid.model_config import (
     YarnRopeScaling,
 )
 from support.checkpoints import FAMILIES, checkpoint_config
+from support.decoders import load_decoder
 from support.recording_backend import RecordingBackend
 
 torch = pytest.importorskip("torch")

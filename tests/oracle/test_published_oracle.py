@@ -11,9 +11,9 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.json_object import JsonObject
-from pellucid.loading.decoder import load_decoder
 from pellucid.models.registry import parse_model_config
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.published_configs import FOLDER, VOCAB_SIZE, cut_down, published
 

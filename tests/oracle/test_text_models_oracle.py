@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.loading.decoder import load_decoder
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import checkpoint_config
+from support.decoders import load_decoder
 from support.decoding import prompt_logits
 from support.golden_prompts import golden_prompts
 

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from pellucid.backends.base import Backend, Weights
 from pellucid.backends.ops import Decoder, Ops
 from pellucid.backends.quantization.formats import FORMATS
-from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import (
     CheckpointParameters,
     Progress,
@@ -16,7 +14,6 @@ from pellucid.loading.parameters import (
     kept_parameters,
 )
 from pellucid.loading.stored_model import StoredModel
-from pellucid.model_config import ModelConfig
 from pellucid.models.registry import decoder_class
 
 
@@ -31,14 +28,6 @@ class MadeDecoder:
 
     decoder: Decoder
     on_ops: Callable[[Ops], Decoder]
-
-
-def load_decoder(
-    path: Path, backend: Backend, on_progress: Progress | None = None, quantization: str = "none"
-) -> tuple[Decoder, ModelConfig]:
-    """Opens the checkpoint at `path` and makes its decoder: `open_stored_model`, then `make_decoder`."""
-    model = open_stored_model(path)
-    return make_decoder(model, backend, on_progress, quantization).decoder, model.config
 
 
 def make_decoder(
