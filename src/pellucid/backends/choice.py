@@ -20,22 +20,19 @@ HUGE_PAGES_ARE_OFF = (
 )
 
 
-def make_backend(
-    config: EngineConfig, model: ModelConfig | None = None, isa: str | None = None
-) -> Backend:
+def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Backend:
     """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
         config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
         model: the model to run, because native kernels do not support every shape; None: any model.
-        isa: level of the native kernels, for tests; None: as the variable PELLUCID_ISA says, else the best.
 
     Raises:
         ValueError: this machine or this build does not support a setting.
     """
     if config.experts == "mapped" and model is not None and not _has_experts(model):
         raise ValueError(f"experts='mapped': {model.architecture} has no experts")
-    isa = os.environ.get(ISA_VARIABLE, "") if isa is None else isa
+    isa = os.environ.get(ISA_VARIABLE, "")
     if config.backend == "cpu":
         return _make_cpu_backend(config, isa)
     if config.backend == "auto":

@@ -9,6 +9,7 @@ from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.summary import expert_facts, memory_facts, thread_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
+from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import BenchSpeculationOptions, ModelOptions
@@ -121,12 +122,8 @@ def _measure(
     measurements: list[Measurement] = []
     try:
         for workload in workloads:
-            with progress(workload.test, _describe_runs) as show:
+            with progress(workload.test, describe_count("runs")) as show:
                 measurements.append(session.measure(workload, repetitions, show))
     except KeyboardInterrupt:
         return measurements, True
     return measurements, False
-
-
-def _describe_runs(done: int, total: int, elapsed: float) -> str:
-    return f"{done} of {total} runs, {elapsed:.0f} s"

@@ -9,6 +9,7 @@ import typer
 
 from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.terminal import EXIT_FAILED, EXIT_INTERRUPTED, note
+from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.options import DEFAULT_URL, Url
 from pellucid.cli.parsing.panels import OUTPUT, SERVER, WORKLOAD, Panel
 from pellucid.progress import progress
@@ -189,7 +190,7 @@ def _measure(
             model = options.model or await first_model(client)
             target = Target(client, model, options.api, options.ignore_eos, options.timeout)
             writer = await target.prompt_writer(traffic)
-            with progress("requests", _describe_requests) as show:
+            with progress("requests", describe_count("requests")) as show:
 
                 def note_outcome(outcome: "Outcome") -> None:
                     outcomes.append(outcome)
@@ -204,7 +205,3 @@ def _measure(
             raise
         return model, outcomes, True
     return model, outcomes, False
-
-
-def _describe_requests(done: int, total: int, elapsed: float) -> str:
-    return f"{done} of {total} requests, {elapsed:.0f} s"

@@ -8,6 +8,7 @@ import typer
 from pellucid.cli.generation import load
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import print_table, wrapped
+from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import Json, ModelOptions
 from pellucid.config import EngineConfig
@@ -60,14 +61,14 @@ def eval_kv(
     from pellucid.kv_quality import KV_FORMATS, measure_kv_quality
 
     texts = _read_texts(text)
-    llm, _ = load(
-        model_name.name(),
-        {**model_options.settings(), "max_num_batched_tokens": _batched_tokens(model_options)},
-        {},
+    settings = model_options.settings()
+    settings["max_num_batched_tokens"] = min(
+        model_options.max_num_batched_tokens, NUM_BATCHED_TOKENS
     )
+    llm, _ = load(model_name.name(), settings, {})
     qualities = []
     for kv_format in KV_FORMATS:
-        with progress(kv_format, _describe_requests) as show:
+        with progress(kv_format, describe_count("texts")) as show:
             qualities.append(
                 measure_kv_quality(llm.config, llm.engine.model, texts, kv_format, show)
             )
@@ -108,10 +109,6 @@ def _read_texts(path: Path | None) -> "Texts":
         raise ValueError(f"--text {path}: is not UTF-8: {error}") from None
 
 
-def _batched_tokens(options: ModelOptions) -> int:
-    return min(options.max_num_batched_tokens, NUM_BATCHED_TOKENS)
-
-
 def print_qualities(qualities: "list[KVQuality]") -> None:
     print_table(COLUMNS, [_cells(quality_object(quality, qualities)) for quality in qualities])
     print("\n" + wrapped(f"{qualities[0].num_tokens} tokens. {EXPLANATION}"), flush=True)
@@ -130,7 +127,3 @@ def _cells(facts: dict[str, Any]) -> tuple[str, ...]:
         f"{changed} of {total}",
         f"{facts['first_changed_token'] + 1}" if changed else "-",
     )
-
-
-def _describe_requests(done: int, total: int, elapsed: float) -> str:
-    return f"{done} of {total} texts, {elapsed:.0f} s"

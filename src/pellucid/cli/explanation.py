@@ -35,7 +35,8 @@ class Phase:
     @property
     def num_bytes(self) -> float:
         """Weights, keys and values that a step moves, the mean."""
-        return statistics.fmean(_moved_bytes(step) for step in self.steps)
+        kinds = ("w_bytes", "kv_read_bytes", "kv_write_bytes")
+        return statistics.fmean(sum(step[kind] for kind in kinds) for step in self.steps)
 
     @property
     def flops(self) -> float:
@@ -194,7 +195,3 @@ def _choose(found: dict[str, Explanation], request_id: str | None) -> Explanatio
     raise ValueError(
         f"--request {request_id}: is not in the recording; its requests are {', '.join(found)}"
     )
-
-
-def _moved_bytes(step: Event) -> int:
-    return int(step["w_bytes"] + step["kv_read_bytes"] + step["kv_write_bytes"])

@@ -40,10 +40,6 @@ def _block_type(info: GgufTensorInfo) -> Type | None:
     return info.type if isinstance(info.type, Type) and info.type in BLOCK_TYPES else None
 
 
-def _is_read(info: GgufTensorInfo) -> bool:
-    return info.type in _FLOATS or _block_type(info) is not None
-
-
 class GgufTensors:
     """The tensors of a GGUF model. Blocks become one of the integer formats.
 
@@ -107,12 +103,13 @@ class GgufTensors:
 
     def check_types(self, names: Iterable[str]) -> None:
         """Raises a ValueError where one of the tensors `names` is stored in a type that we do not read."""
-        unread = [name for name in names if not _is_read(self.info(name))]
+        read = (*_FLOATS, *BLOCK_TYPES)
+        unread = [name for name in names if self.info(name).type not in read]
         if not unread:
             return
         name = unread[0]
         others = f" (and {len(unread) - 1} more tensors)" if len(unread) > 1 else ""
-        supported = ", ".join(each.name for each in (*_FLOATS, *BLOCK_TYPES))
+        supported = ", ".join(each.name for each in read)
         raise ValueError(
             f"{self.path(name)}: tensor {name}{others} has type {self.info(name).type.name}:"
             f" supported are {supported}"

@@ -11,14 +11,14 @@ _MAX_BYTES = 16 << 20
 _MAX_CONTAINERS = 100_000
 
 
-def read_json_object(path: Path, max_bytes: int = _MAX_BYTES) -> JsonObject:
+def read_json_object(path: Path) -> JsonObject:
     """Reads a file that holds one JSON object.
 
     Raises:
         ValueError: the file is missing, too large, not JSON, or does not hold an object.
         OSError: it cannot be read.
     """
-    data = read_bytes(path, max_bytes)
+    data = read_bytes(path, _MAX_BYTES)
     num_containers = data.count(b"[") + data.count(b"{")
     if num_containers > _MAX_CONTAINERS:
         raise ValueError(

@@ -81,7 +81,8 @@ def delete(models: Collection[CachedModel]) -> None:
         ValueError: a folder of the cache is a link, so that its files are elsewhere.
         OSError: a file cannot be deleted.
     """
-    for folder in {_folder_of(model) for model in models}:
+    for owner_and_name in {model.repository.replace("/", "--") for model in models}:
+        folder = cache_folder() / f"{_PREFIX}{owner_and_name}"
         if folder.is_symlink():
             raise ValueError(f"{folder}: is a link to {folder.resolve()}; delete that by hand")
         kept = [each for each in _models_in(folder) if each not in models]
@@ -97,10 +98,6 @@ def delete(models: Collection[CachedModel]) -> None:
                 each.resolve() == blob for each in (folder / "snapshots").rglob("*")
             ):
                 blob.unlink(missing_ok=True)
-
-
-def _folder_of(model: CachedModel) -> Path:
-    return cache_folder() / (_PREFIX + model.repository.replace("/", "--"))
 
 
 def _models_in(folder: Path) -> Iterator[CachedModel]:

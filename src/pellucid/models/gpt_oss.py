@@ -63,11 +63,9 @@ def _read_config(config: JsonObject) -> ModelConfig:
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
     window = config.optional_integer("sliding_window")
-    return mixed_windows(config, window, _alternating(num_layers))
-
-
-def _alternating(num_layers: int) -> list[str]:
-    return [SLIDING if i % 2 == 0 else FULL for i in range(num_layers)]
+    return mixed_windows(
+        config, window, [SLIDING if i % 2 == 0 else FULL for i in range(num_layers)]
+    )
 
 
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pellucid.benchmark.load.result import PERCENTILES, LoadResult, Outcome, ServiceLevel, Spread
+from pellucid.benchmark.load.tasks import run_all
 from pellucid.benchmark.load.traffic import (
     EXAMPLE_WORDS,
     Lengths,
@@ -139,7 +140,7 @@ class _Load:
             for first in range(0, len(self._planned), size):
                 group = self._planned[first : first + size]
                 await asyncio.sleep(max(0.0, group[-1].due - self._now()))  # until it is full
-                await _run_all([self._send(each, prompts[each.index]) for each in group])
+                await run_all([self._send(each, prompts[each.index]) for each in group])
         elif self._traffic.rate is None:
             queue = iter(self._planned)
 
@@ -147,14 +148,14 @@ class _Load:
                 for request in queue:
                     await self._send(request, prompts[request.index])
 
-            await _run_all([keep_asking() for _ in range(self._traffic.concurrency)])
+            await run_all([keep_asking() for _ in range(self._traffic.concurrency)])
         else:
 
             async def send_when_due(request: PlannedRequest) -> None:
                 await asyncio.sleep(max(0.0, request.due - self._now()))
                 await self._send(request, prompts[request.index])
 
-            await _run_all([send_when_due(request) for request in self._planned])
+            await run_all([send_when_due(request) for request in self._planned])
 
     def _now(self) -> float:
         return time.monotonic() - self._start
@@ -220,17 +221,6 @@ class _Load:
                     )
                 )
                 report("failed" if failure else "done", n_tok=num_tokens, msg=message)
-
-
-async def _run_all(coroutines: list[Coroutine[Any, Any, None]]) -> None:
-    """Waits for all tasks; if cancelled, cancels them and waits for their ends."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _traffic(body: LoadBody) -> Traffic:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,29 +62,24 @@ def random_prompt(rng: np.random.Generator, num_tokens: int, vocab_size: int) ->
     return tuple(rng.integers(0, vocab_size, num_tokens).tolist())
 
 
-def run_groups(
-    engine: LLMEngine,
-    groups: Sequence[Sequence[MixedRequest]],
-    clock: Callable[[], float] = time.perf_counter,
-) -> Times:
+def run_groups(engine: LLMEngine, groups: Sequence[Sequence[MixedRequest]]) -> Times:
     """Runs each group to its end before the next one begins.
 
     Args:
-        engine: idle; its own clock may be another one.
+        engine: idle.
         groups: all of them wait from the start.
-        clock: seconds, monotonic.
     """
-    start = clock()
+    start = time.perf_counter()
     first_tokens: list[float] = []
     for group in groups:
         under_way = [_add(engine, request) for request in group]
         while engine.has_unfinished_requests:
             engine.step()
-            now = clock() - start
+            now = time.perf_counter() - start
             started = [output for output in under_way if output.outputs[0].token_ids]
             first_tokens += [now] * len(started)
             under_way = [output for output in under_way if not output.outputs[0].token_ids]
-    return Times(clock() - start, statistics.median(first_tokens))
+    return Times(time.perf_counter() - start, statistics.median(first_tokens))
 
 
 def _add(engine: LLMEngine, request: MixedRequest) -> RequestOutput:

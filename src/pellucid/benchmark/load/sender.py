@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.benchmark.load.result import Outcome
+from pellucid.benchmark.load.tasks import run_all
 from pellucid.benchmark.load.traffic import (
     EXAMPLE_WORDS,
     PlannedRequest,
@@ -165,30 +166,14 @@ async def send_load(
             for request, prompt in queue:
                 await _send(target, request, prompt, now(), now, note)
 
-        await _all([asyncio.create_task(keep_asking()) for _ in range(traffic.concurrency)])
-        return
+        await run_all([keep_asking() for _ in range(traffic.concurrency)])
+    else:
 
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        for request, prompt in planned:
+        async def send_when_due(request: PlannedRequest, prompt: str) -> None:
             await asyncio.sleep(max(0.0, request.due - now()))
-            sending = _send(target, request, prompt, request.due, now, note)
-            tasks.append(asyncio.create_task(sending))
-    finally:
-        if len(tasks) < len(planned):  # cancelled
-            for task in tasks:
-                task.cancel()
-        await _all(tasks)
+            await _send(target, request, prompt, request.due, now, note)
 
-
-async def _all(tasks: "list[asyncio.Task[None]]") -> None:
-    """Waits for all of them; cancelled, or if one fails, cancels the others and waits for their ends."""
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await run_all([send_when_due(request, prompt) for request, prompt in planned])
 
 
 async def _send(

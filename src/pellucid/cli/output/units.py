@@ -1,5 +1,7 @@
 """Formats numbers with units for people. JSON has base units instead."""
 
+from pellucid.progress import Describe
+
 
 def seconds(value: float) -> str:
     """Three digits in the unit that fits: 850 us, 21.3 ms, 1.24 s."""
@@ -31,6 +33,11 @@ def rate(count: int, duration: float | None) -> str:
 def describe_bytes(done: int, total: int, elapsed: float) -> str:
     """Progress of what is counted in bytes, for `pellucid.progress`."""
     return f"{num_bytes(done)} of {num_bytes(total)}, {num_bytes(done / elapsed)}/s"
+
+
+def describe_count(things: str) -> Describe:
+    """Progress of what is counted one by one: "texts", say."""
+    return lambda done, total, elapsed: f"{done} of {total} {things}, {elapsed:.0f} s"
 
 
 def describe_tokens(done: int, total: int, elapsed: float) -> str:
