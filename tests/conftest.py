@@ -51,9 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="processes that compete for the cores meanwhile",
     )
 
+    group = parser.getgroup("texts")
+    group.addoption(
+        "--texts", type=int, default=4_000, metavar="N", help="that each splitting cuts into words"
+    )
+
     group = parser.getgroup("load on an engine or a server")
     for name, default, help_text in (
-        ("--requests", 30_000, "that an engine serves, one after another"),
+        ("--requests", 8_000, "that an engine serves, one after another"),
         ("--clients", 12, "that stream at a time"),
         ("--load-seconds", 0, "that they go on; 0: two requests each"),
         ("--idle-streams", 40, "that are held"),

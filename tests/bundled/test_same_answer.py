@@ -1,4 +1,4 @@
-"""Same request, same answer, on the bundled model: 50 prompts, `==` on tokens and log-probabilities."""
+"""Same request, same answer, on the bundled model: prompts of all kinds, `==` on tokens and log-probabilities."""
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -8,7 +8,7 @@ from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine, prompts_of_all_kinds
 
-PROMPTS = prompts_of_all_kinds(50)
+PROMPTS = prompts_of_all_kinds(25)
 
 
 def params_of(index: int) -> SamplingParams:
@@ -52,8 +52,8 @@ def assert_same(outputs: list[RequestOutput], reference: list[RequestOutput]) ->
 
 def test_the_reference_is_worth_comparing_with(cached: list[RequestOutput]) -> None:
     token_ids = [tuple(output.outputs[0].token_ids) for output in cached]
-    assert len(set(token_ids)) > 25
-    assert sum(map(len, token_ids)) > 500
+    assert len(set(token_ids)) > 15
+    assert sum(map(len, token_ids)) > 250
 
 
 def test_naive_is_cached(cached: list[RequestOutput]) -> None:
@@ -72,7 +72,7 @@ def test_chunked_is_cached(cached: list[RequestOutput], chunk: int) -> None:
 
 @pytest.mark.parametrize("block_size", [16, 64, 128])
 def test_all_together_is_one_by_one(cached: list[RequestOutput], block_size: int) -> None:
-    engine = bundled_engine(block_size=block_size, max_num_seqs=50, max_num_batched_tokens=100)
+    engine = bundled_engine(block_size=block_size, max_num_seqs=25, max_num_batched_tokens=100)
     outputs = [engine.add_request(prompt, params_of(i)) for i, prompt in enumerate(PROMPTS)]
     with threadpool_limits(2, user_api="blas"):
         run(engine)
@@ -83,7 +83,7 @@ def test_a_prefix_hit_is_no_hit(cached: list[RequestOutput]) -> None:
     engine = bundled_engine(block_size=16)
     one_by_one(engine)
     again = one_by_one(engine)
-    assert sum(output.num_cached_tokens for output in again) > 100
+    assert sum(output.num_cached_tokens for output in again) > 50
     assert_same(again, cached)
 
 

@@ -24,7 +24,7 @@ def test_same_answer(family, backend, tmp_path):
     def generate(prompts, **knobs):
         return answers(LLM(directory, backend=backend, **knobs).generate(prompts, PARAMS))
 
-    alone = [generate([prompt], enable_prefix_caching=False)[0] for prompt in prompts]
+    alone = generate(prompts, enable_prefix_caching=False, max_num_seqs=1)
     assert len({tuple(token_ids) for token_ids, _ in alone}) == len(prompts)
 
     shared = LLM(directory, backend=backend, block_size=16)

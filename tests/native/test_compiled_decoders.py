@@ -23,16 +23,29 @@ def checkpoint(request, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def test_compiled_is_op_by_op(checkpoint):
+class LookingForTheLargest:
+    """Checks what each step of a compiled decoder notes."""
+
+    def __init__(self, decoder):
+        self._decoder = decoder
+
+    def forward(self, batch, kv_cache):
+        logits = self._decoder.step(batch, kv_cache)
+        assert logits.largest == logits.rows.argmax(axis=1).tolist()
+        return logits.rows
+
+
+def test_compiled_is_op_by_op_and_notes_where_logits_are_largest(checkpoint):
     backend = CpuBackend(num_threads=3, small_step_bytes=0)
     decoder, config = load_decoder(checkpoint, backend)
     one_by_one = logits_in_steps(decoder, config, backend, TEXTS, whole(LENGTHS))
     compiled = backend.compile(decoder, config)
-    small = CpuBackend(max_rows=7).compile(decoder, config)
+    small = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=7).compile(decoder, config)
     rng = np.random.default_rng(1)
     for steps in (whole(LENGTHS), random_steps(LENGTHS, rng)):
         for which in (compiled, small):
-            rows = logits_in_steps(which, config, backend, TEXTS, steps, block_size=32)
+            looking = LookingForTheLargest(which)
+            rows = logits_in_steps(looking, config, backend, TEXTS, steps, block_size=32)
             for own, wanted in zip(rows, one_by_one, strict=True):
                 assert (own == wanted).all()
 
@@ -57,27 +70,6 @@ def test_only_the_rows_asked_for_get_logits(family, max_rows, tmp_path):
     for first, second in (([], []), ([5], []), ([0, 7, 32], [8]), ([], [3, 4])):
         wanted = [*first, *(33 + row for row in second)]
         assert (logits(first, second) == all_rows[wanted]).all()
-
-
-class LookingForTheLargest:
-    """Checks what each step of a compiled decoder notes."""
-
-    def __init__(self, decoder):
-        self._decoder = decoder
-
-    def forward(self, batch, kv_cache):
-        logits = self._decoder.step(batch, kv_cache)
-        assert logits.largest == logits.rows.argmax(axis=1).tolist()
-        return logits.rows
-
-
-@pytest.mark.parametrize("max_rows", [512, 7])
-def test_steps_note_where_logits_are_largest(checkpoint, max_rows):
-    backend = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=max_rows)
-    decoder, config = load_decoder(checkpoint, backend)
-    decoder = LookingForTheLargest(backend.compile(decoder, config))
-    logits_in_steps(decoder, config, backend, TEXTS, whole(LENGTHS))
-    logits_in_steps(decoder, config, backend, TEXTS[:1], chunks(LENGTHS[0], 20))
 
 
 def test_compiled_is_close_to_numpy(checkpoint):

@@ -17,7 +17,6 @@ from pellucid.loading.gguf_splittings import SPLITTINGS
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from support.splitting_reference import ReferenceSplitter, texts
 
-NUM_TEXTS = 20_000
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -228,7 +227,7 @@ DESCRIBED = (
     Described("deepseek-coder", ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CHINESE, r"\p{N}")),
     Described("superbpe", (r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
 )
-TEXTS = texts(NUM_TEXTS, seed=28)
+SEED = 28
 # Tokens that no merges make: only a tokenizer that ignores merges finds them.
 WHOLE_WORDS = ("Ġthe", "123", "'s", "ĠĠ")
 
@@ -243,7 +242,7 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     )
     whole_texts = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trained.pre_tokenizer = whole_texts
-    trained.train_from_iterator(TEXTS[:2000], trainer)
+    trained.train_from_iterator(texts(2000, SEED), trainer)
     model = json.loads(trained.to_str())["model"]
     tokens = dict.fromkeys(sorted(alphabet))
     merges = []
@@ -290,20 +289,29 @@ _BYTES = {byte: chr(byte) for byte in _PRINTABLE} | {
 }
 
 
+@pytest.fixture(scope="module")
+def some_texts(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return tuple(texts(request.config.getoption("texts"), SEED))
+
+
 @cache
-def described_words(patterns: tuple[str, ...], form: str | None) -> list[list[str]]:
+def described_words(
+    patterns: tuple[str, ...], form: str | None, some_texts: tuple[str, ...]
+) -> list[list[str]]:
     """The words of each text."""
-    composed = [text if form is None else normalize(form, text) for text in TEXTS]
+    composed = [text if form is None else normalize(form, text) for text in some_texts]
     reference = ReferenceSplitter.of(patterns, composed)
     return list(map(reference.words, composed))
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=lambda each: each.names.split()[0])
-def test_ids_and_words_are_those_of_the_description(described: Described) -> None:
+def test_ids_and_words_are_those_of_the_description(
+    described: Described, some_texts: tuple[str, ...]
+) -> None:
     tokenizer = tokenizer_of(described.names.split()[0])
-    encodings = tokenizer.encode_batch(TEXTS, add_special_tokens=False)
-    words_of_texts = described_words(described.patterns, described.form)
-    for text, words, encoding in zip(TEXTS, words_of_texts, encodings, strict=True):
+    encodings = tokenizer.encode_batch(list(some_texts), add_special_tokens=False)
+    words_of_texts = described_words(described.patterns, described.form, some_texts)
+    for text, words, encoding in zip(some_texts, words_of_texts, encodings, strict=True):
         ids, numbers = [], []
         for number, word in enumerate(words):
             found = ids_of_word(word, described.ignore_merges)

@@ -98,23 +98,25 @@ def test_interrupted_it_leaves_the_engine_to_others(llm: LLM) -> None:
     assert len(tokens) == 30
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_progress_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
-    screen = Terminal() if live else io.StringIO()
+@pytest.mark.parametrize(
+    ("screen", "options", "is_shown"),
+    [(Terminal(), {}, True), (io.StringIO(), {}, False), (Terminal(), {"use_tqdm": False}, False)],
+)
+def test_progress_on_a_terminal(
+    llm: LLM,
+    monkeypatch: pytest.MonkeyPatch,
+    screen: io.StringIO,
+    options: dict[str, bool],
+    is_shown: bool,
+) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
     monkeypatch.setattr("pellucid.progress.FIRST_LINE", 3600.0)
-    llm.generate([[1, 2]] * 300, SamplingParams(max_tokens=20))
-    assert ("of 300 prompts" in screen.getvalue()) == live
-
-
-def test_progress_can_be_off(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", screen := Terminal())
-    monkeypatch.setattr("pellucid.progress.BAR_DELAY", 0.0)
-    llm.generate([[1, 2]] * 300, use_tqdm=False)
-    assert screen.getvalue() == ""
+    llm.generate([[1, 2]] * 30, SamplingParams(max_tokens=5), **options)
+    assert ("of 30 prompts" in screen.getvalue()) == is_shown
+    assert is_shown or screen.getvalue() == ""
 
 
 def test_progress_where_nothing_can_be_drawn_is_lines(

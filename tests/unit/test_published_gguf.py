@@ -1,6 +1,5 @@
 """The headers of published GGUF files: the facts that are read, or the sentence of refusal, one golden line each."""
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -187,6 +186,13 @@ def facts_of(name: str, published: Published | None = None) -> ModelConfig:
     return read_gguf_config(with_widths_of_tensors(metadata)[0])
 
 
+def facts_or_message(name: str, published: Published) -> ModelConfig | str:
+    try:
+        return facts_of(name, published)
+    except ValueError as error:
+        return str(error)
+
+
 def with_value(published: Published, key: str, value: list[Any] | None) -> Published:
     kv = {each: given for each, given in published.kv.items() if each != key}
     return dataclasses.replace(published, kv=kv if value is None else {**kv, key: value})
@@ -199,19 +205,17 @@ def test_damage_of_one_key_is_named_or_changes_nothing(name: str) -> None:
         if not key.startswith(f"{published.stored_architecture}."):
             continue
         for value in [None, *(value for value in OTHER_VALUES if value[0] != given[0])]:
-            damaged = with_value(published, key, value)
-            with contextlib.suppress(ValueError):
-                changed = facts_of(name, damaged)
-                # Nothing reads it, or what is missing has a default.
-                assert value is None or changed == facts, f"{key}={value}"
-                continue
-            with pytest.raises(ValueError, match=re.escape(key)):
-                facts_of(name, damaged)
+            found = facts_or_message(name, with_value(published, key, value))
+            if isinstance(found, str):
+                assert key in found
+            else:  # nothing reads it, or what is missing has a default
+                assert value is None or found == facts, f"{key}={value}"
         if re.search(r"\.(vision|audio|mm)\.|deepstack", key):  # left out under every name
             continue
-        renamed = with_value(with_value(published, key, None), f"{key}x", given)
-        with pytest.raises(ValueError, match=re.escape(key)):
-            facts_of(name, renamed)
+        renamed = facts_or_message(
+            name, with_value(with_value(published, key, None), f"{key}x", given)
+        )
+        assert isinstance(renamed, str) and key in renamed
 
 
 # -- files of full size ----------------------------------------------------------------------------

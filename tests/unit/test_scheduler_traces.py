@@ -179,6 +179,7 @@ class Trace:
         pool = self.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         assert not self.scheduler.waiting and not self.scheduler.running
+        assert not self.scheduler._shares._accounts
         assert self.bus.active == watched  # a watcher that finds a fault is dropped
 
     def add(self) -> None:
@@ -337,12 +338,14 @@ def test_a_random_trace(seed: int) -> None:
     trace = Trace(seed)
     trace.run()
     counts, seen = trace.course()
+    requests = trace.requests
     if trace.store is not None and trace.store.blocks:  # what a restart finds
         again = Trace(seed, trace.store)
         again.run()
         counts, seen = counts + again.course()[0], [*seen, *again.course()[1]]
+        requests = requests + again.requests
     COURSES.check(seed, counts, seen)
-    for request in trace.requests:
+    for request in requests:
         if request.waits_for_group:
             continue
         expected = continuation(request)
