@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import gc
+import itertools
 import random
 import sys
 import threading
@@ -330,25 +331,6 @@ def test_cancelled_while_it_is_added() -> None:
     run(serve)
 
 
-def test_who_gives_up_a_question_leaves_the_engine_running() -> None:
-    """A client that went away while its question waited for the engine's thread ended the engine."""
-
-    async def serve(engine: AsyncLLMEngine) -> None:
-        is_held, go_on = threading.Event(), threading.Event()
-        engine._thread.call(lambda: (is_held.set(), go_on.wait(60)))  # as a long step does
-        await asyncio.to_thread(is_held.wait, 60)
-        asked = [asyncio.create_task(engine.kv_cache_usage()) for _ in range(3)]
-        await asyncio.sleep(0)
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-        go_on.set()
-        assert (await engine.kv_cache_usage()).num_used_blocks == 0
-        assert engine.is_healthy
-
-    run(serve)
-
-
 def test_errors_are_raised_where_the_request_was_made() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         gate = StepGate(engine._thread.engine)
@@ -565,38 +547,6 @@ def test_shut_down_while_a_prompt_is_encoded() -> None:
     run(serve)
 
 
-def test_when_the_engine_fails_everybody_hears_of_it() -> None:
-    engine = fake_engine()
-    stepping, fail = threading.Event(), threading.Event()
-
-    def failing_step() -> list[CompletionDelta]:
-        stepping.set()
-        assert fail.wait(120)
-        raise ZeroDivisionError("of the engine itself")
-
-    engine.step = failing_step
-
-    async def main() -> None:
-        async_engine = AsyncLLMEngine(engine)
-        stream = await async_engine.add_request(PROMPT, LONG)
-        await asyncio.to_thread(stepping.wait, 120)
-        late = asyncio.create_task(async_engine.add_request(PROMPT, LONG))
-        while not async_engine._thread._calls.qsize():
-            await asyncio.sleep(0.001)
-        fail.set()
-        for ends in (stream.complete(), late):
-            with pytest.raises(EngineStoppedError, match="ZeroDivisionError") as caught:
-                await ends
-            assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert not async_engine.is_healthy
-        assert async_engine.num_unfinished_requests == 0
-        with pytest.raises(EngineStoppedError, match="of the engine itself"):
-            await async_engine.add_request(PROMPT, LONG)
-        await async_engine.shutdown()
-
-    asyncio.run(asyncio.wait_for(main(), 180))
-
-
 def test_a_forgotten_engine_ends() -> None:
     async def leave_behind() -> AsyncLLMEngine:
         engine = AsyncLLMEngine(fake_engine())
@@ -647,8 +597,16 @@ class Panic(BaseException):
     """As a panic of a Rust library: no Exception."""
 
 
-@pytest.mark.parametrize("error", [Panic("of Rust"), SystemExit(3), KeyboardInterrupt()])
-@pytest.mark.parametrize("where", ["step", "add_prepared", "subscriber"])
+ENDINGS = (Panic("of Rust"), SystemExit(3), KeyboardInterrupt())
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("step", ZeroDivisionError("of the engine")),
+        *itertools.product(("step", "add_prepared", "subscriber"), ENDINGS),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_whatever_ends_the_engines_thread_ends_every_stream(
     where: str, error: BaseException
@@ -732,11 +690,12 @@ def test_a_look_that_its_caller_gives_up_leaves_the_engine_running() -> None:
 
         first = asyncio.create_task(engine.inspect(slow))
         await asyncio.to_thread(began.wait, 60)
-        second = asyncio.create_task(engine.snapshot())  # waits for its turn
+        # These wait for their turn.
+        others = [asyncio.create_task(ask()) for ask in (engine.snapshot, engine.kv_cache_usage)]
         await asyncio.sleep(0)
-        for task in (first, second):
+        for task in (first, *others):
             task.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
+        await asyncio.gather(first, *others, return_exceptions=True)
         go_on.set()
         assert (await engine.snapshot()).requests == ()
         assert engine.is_healthy

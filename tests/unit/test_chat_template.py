@@ -291,9 +291,11 @@ def test_workers_are_bounded() -> None:
     template = limited("{{ messages[0].content }}", num_workers=2)
     with ThreadPoolExecutor(8) as pool:
         texts = list(
-            pool.map(lambda i: template.render([{"role": "user", "content": str(i)}]), range(40))
+            pool.map(
+                lambda i: template.render([{"role": "user", "content": str(i) * 5000}]), range(40)
+            )
         )
-    assert texts == [str(i) for i in range(40)]
+    assert texts == [str(i) * 5000 for i in range(40)]
     assert 1 <= len(template.workers._idle) <= 2
 
 
@@ -308,20 +310,6 @@ def test_templates_share_workers() -> None:
 def test_no_time_is_left() -> None:
     with pytest.raises(TemplateTimeoutError, match="took longer"):
         ChatTemplate("", {}).render(MESSAGES, time_left=RenderingTime(0))
-
-
-def test_threads_share_a_template() -> None:
-    template = ChatTemplate("{{ messages[0].content }}", {})
-    contents = [str(i) * 5000 for i in range(40)]
-    barrier = threading.Barrier(4)
-
-    def one(content: str) -> str:
-        if content in contents[:4]:
-            barrier.wait(timeout=120)
-        return template.render([{"role": "user", "content": content}])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(one, contents)) == contents
 
 
 def test_long_conversations_fit() -> None:

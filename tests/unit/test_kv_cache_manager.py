@@ -1,6 +1,7 @@
 """KVCacheManager without a scheduler: block tables, copies and contents. A block holds four tokens."""
 
 from itertools import takewhile
+from typing import Any
 
 import pytest
 
@@ -217,27 +218,38 @@ def test_wasted_slots_are_those_of_the_last_blocks() -> None:
 
 # ---- why a prefix is not found
 
-
-def test_never_seen() -> None:
-    manager = make_manager()
-    assert begin(manager, make_request("a", 9)).miss == PrefixMiss(MissReason.NEVER_SEEN, 0)
-
-
-def test_all_was_found() -> None:
-    manager = make_manager()
-    first = make_request("a", 9)
-    begin(manager, first)
-    compute(manager, first, 9)
-    assert begin(manager, make_request("b", 9)) == PrefixMatch(8, 0, None)
+OWN = {"caller": "own", "cache_salt": b"first"}
+SALTED = {"cache_salt": b"second"}
+DISABLED = PrefixMatch(0, 0, PrefixMiss(MissReason.DISABLED, 0))
 
 
-def test_what_is_left_is_shorter_than_a_block() -> None:
-    manager = make_manager()
-    first = make_request("a", 11)
-    begin(manager, first)
-    compute(manager, first, 11)
-    match = begin(manager, make_request("b", 11))
-    assert match == PrefixMatch(8, 0, PrefixMiss(MissReason.PARTIAL_BLOCK, 8))
+@pytest.mark.parametrize(
+    ("num_tokens", "knobs", "first", "second", "expected"),
+    [
+        (9, {}, None, {}, PrefixMatch(0, 0, PrefixMiss(MissReason.NEVER_SEEN, 0))),
+        (9, {}, {}, {}, PrefixMatch(8, 0, None)),
+        # What is left is shorter than a block.
+        (11, {}, {}, {}, PrefixMatch(8, 0, PrefixMiss(MissReason.PARTIAL_BLOCK, 8))),
+        # It is there under another salt, which only the same caller is told: others could ask what it has asked.
+        (9, {}, OWN, OWN | SALTED, PrefixMatch(0, 0, PrefixMiss(MissReason.SALT, 0))),
+        (9, {}, OWN, SALTED, PrefixMatch(0, 0, PrefixMiss(MissReason.NEVER_SEEN, 0))),
+        (9, {}, {}, {"prompt_logprobs": 1}, DISABLED),
+        (9, {"enable_prefix_caching": False}, {}, {}, DISABLED),
+    ],
+)
+def test_what_is_found_and_why_no_more(
+    num_tokens: int,
+    knobs: dict[str, object],
+    first: dict[str, Any] | None,
+    second: dict[str, Any],
+    expected: PrefixMatch,
+) -> None:
+    manager = make_manager(**knobs)
+    if first is not None:
+        earlier = make_request("a", num_tokens, **first)
+        begin(manager, earlier)
+        compute(manager, earlier, num_tokens)
+    assert begin(manager, make_request("b", num_tokens, **second)) == expected
 
 
 def test_another_text_goes_on_differently() -> None:
@@ -280,30 +292,6 @@ def test_the_memory_of_what_was_evicted_is_bounded() -> None:
         compute(manager, request, 16)
         end(manager, request)
     assert len(manager.block_pool.index._evicted) == 16
-
-
-@pytest.mark.parametrize(
-    ("caller", "reason"), [("own", MissReason.SALT), ("other", MissReason.NEVER_SEEN)]
-)
-def test_it_is_there_under_another_salt(caller: str, reason: MissReason) -> None:
-    """Which only the same caller is told: otherwise callers could ask what others have asked."""
-    manager = make_manager()
-    first = make_request("a", 9, cache_salt=b"first", caller="own")
-    begin(manager, first)
-    compute(manager, first, 9)
-    match = begin(manager, make_request("b", 9, cache_salt=b"second", caller=caller))
-    assert match == PrefixMatch(0, 0, PrefixMiss(reason, 0))
-
-
-def test_disabled() -> None:
-    manager = make_manager()
-    first = make_request("a", 9)
-    begin(manager, first)
-    compute(manager, first, 9)
-    match = begin(manager, make_request("b", 9, prompt_logprobs=1))
-    assert match == PrefixMatch(0, 0, PrefixMiss(MissReason.DISABLED, 0))
-    manager = make_manager(enable_prefix_caching=False)
-    assert begin(manager, make_request("c", 9)).miss == PrefixMiss(MissReason.DISABLED, 0)
 
 
 def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read() -> None:

@@ -38,27 +38,6 @@ def text(family: str, messages: list[dict[str, Any]], **options: Any) -> str:
     return tokenizer(family).apply_chat_template(messages, **options)
 
 
-@pytest.mark.parametrize(
-    ("family", "call"),
-    [
-        ("qwen", '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é"}}\n</tool_call>'),
-        ("llama", '{"name": "add", "parameters": {"a": 1, "b": "é"}}<|eot_id|>'),
-        ("mistral", '[{"name": "add", "arguments": {"a": 1, "b": "é"}, "id": "abc123def"}]</s>'),
-        (
-            "harmony",
-            'to=functions.add<|channel|>commentary json<|message|>{"a": 1, "b": "é"}<|call|>',
-        ),
-        ("text arguments", '<|Assistant|><|tool_sep|>add\n{"a": 1, "b": "é"}<|end|>'),
-    ],
-)
-def test_tool_calls(family: str, call: str) -> None:
-    takes_tools = tokenizer(family).chat_template_mentions("tools")
-    written = text(family, TURNS, tools=[TOOL] if takes_tools else None)
-    assert call in written
-    assert "None" not in written
-    assert "3" in written.partition(call)[2]
-
-
 def test_tools_reach_the_template() -> None:
     for family in ("qwen", "mistral"):
         assert str(TOOL).replace("'", '"') in text(family, TURNS[:1], tools=[TOOL])
@@ -82,19 +61,6 @@ def test_tools_that_a_template_would_ignore_are_refused() -> None:
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 
 
-@pytest.mark.parametrize(
-    ("family", "written"),
-    [
-        ("qwen", "<|im_start|>user\none\ntwo<|im_end|>\n"),
-        ("gemma", "<s><start_of_turn>user\nonetwo<end_of_turn>\n"),
-        ("parts only", "<|im_start|>User: one two<end_of_utterance>\n"),
-    ],
-)
-def test_text_parts(family: str, written: str) -> None:
-    messages = [{"role": "user", "content": PARTS}]
-    assert text(family, messages, add_generation_prompt=False) == written
-
-
 def test_the_format_of_answers(tmp_path: Path) -> None:
     assert tokenizer("qwen").response_format.name == "hermes"
     assert tokenizer("parts only").response_format.name == "text"
@@ -104,13 +70,6 @@ def test_the_format_of_answers(tmp_path: Path) -> None:
     loaded = Tokenizer.load(tmp_path, 1000).response_format
     assert loaded.name == "checkpoint"
     assert not loaded.skip_special_tokens
-
-
-def test_text_where_a_template_takes_parts_alone() -> None:
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    assert text("parts only", messages) == (
-        "<|im_start|>User: Hi<end_of_utterance>\nAssistant: Ho<end_of_utterance>\nAssistant:"
-    )
 
 
 def said(role: str, content: Any = None, *calls: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -199,32 +158,6 @@ def test_conversations_as_a_template_writes_them(family: str) -> None:
             written = f"refused: {error}"
         lines += [f"# {name}", *re.sub(r"\d\d \w{3} 20\d\d", "TODAY", written).split("\n")]
     compare(Path(__file__).parent / "conversations" / f"{family}.txt", lines)
-
-
-SYSTEM_AND_DEVELOPER = [
-    {"role": "system", "content": "A"},
-    {"role": "developer", "content": [{"type": "text", "text": "B"}]},
-    TURNS[0],
-]
-
-
-def test_a_developers_message() -> None:
-    assert "<|start|>developer<|message|># Instructions\n\nB<" in text(
-        "harmony", SYSTEM_AND_DEVELOPER[1:2] + TURNS[:1]
-    )
-    assert text("qwen", SYSTEM_AND_DEVELOPER).startswith("<|im_start|>system\nA\n\nB<|im_end|>\n")
-    assert text("mistral", SYSTEM_AND_DEVELOPER[1:]).startswith("<s>[INST] B\n\nWhat")
-    later = [TURNS[0], {"role": "assistant", "content": "3"}, {"role": "developer", "content": "C"}]
-    assert "<|im_start|>system\nC<|im_end|>" in text("qwen", later)
-
-
-def test_reasoning() -> None:
-    turns = [
-        TURNS[0],
-        {"role": "assistant", "content": "3", "reasoning": "1 + 2"},
-    ]
-    assert "<think>\n1 + 2\n</think>\n\n3<|im_end|>" in text("qwen", turns)
-    assert "analysis<|message|>1 + 2<|end|>" in text("harmony", turns)
 
 
 def test_template_variables() -> None:
