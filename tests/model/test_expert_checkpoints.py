@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,13 @@ def stack(weights: Weights, is_transposed: bool) -> None:
             weights[f"{block}.experts.{name}_proj"] = np.ascontiguousarray(stored)
 
 
-@pytest.mark.parametrize("is_transposed", [False, True])
-@pytest.mark.parametrize("family", ["qwen3-moe", "qwen2-moe", "qwen3.5-moe"])
+STACKED = ("qwen3-moe", "qwen2-moe", "qwen3.5-moe", "qwen3-next")
+
+
+# OLMoE's are square, where nothing tells one way from the other.
+@pytest.mark.parametrize(
+    ("family", "is_transposed"), [*product(STACKED, (False, True)), ("olmoe", False)]
+)
 def test_stacks_of_joined_experts(family: str, is_transposed: bool, tmp_path: Path) -> None:
     """As Qwen3.5 is published, and Qwen3-VL, whose stacks are [experts, in, out]."""
     apart, stacked = RecordingBackend(), RecordingBackend()

@@ -238,11 +238,11 @@ def recurrent_layers(writer: GGUFWriter) -> None:
     ("family", "edit"),
     [
         ("mixtral", experts_apart),
-        ("qwen3-moe", gate_and_up_joined),
-        ("lfm2-moe", gate_and_up_joined),
-        ("qwen2-moe", gate_and_up_joined),
-        ("qwen3-vl-moe", gate_and_up_joined),
-        ("granite-moe", gate_and_up_joined),
+        *(
+            (family, gate_and_up_joined)
+            for family in ("qwen3-moe", "lfm2-moe", "qwen2-moe", "qwen3-vl-moe", "granite-moe")
+        ),
+        *((family, gate_and_up_joined) for family in ("olmoe", "mixtral", "qwen3-next")),
         ("qwen3-next", projections_joined),
         *(
             (family, leave_widths_to_the_tensors)
