@@ -152,20 +152,6 @@ def test_thinking_is_switched_off_by_the_template_or_by_a_budget(
     assert [line.partition(":")[0] for line in warnings] == ["chat_template_kwargs.enable_thinking"]
 
 
-def test_without_a_choice_the_tools_stay_in_the_prompt_and_are_not_called(
-    reasoner: RunningServer,
-) -> None:
-    body = {**GREEDY, "tools": TOOLS}
-    free = reasoner.post(CHAT, body).json
-    none = reasoner.post(CHAT, {**body, "tool_choice": "none"}).json
-    assert none["usage"]["prompt_tokens"] == free["usage"]["prompt_tokens"]
-    assert (none["choices"][0]["finish_reason"], free["choices"][0]["finish_reason"]) == (
-        "stop",
-        "tool_calls",
-    )
-    assert "tool_calls" not in none["choices"][0]["message"]
-
-
 def test_the_tokens_that_begin_a_call_are_forbidden_where_there_may_be_none() -> None:
     backend = KINDS["byte_level_bpe"]()
     backend.add_tokens(["<tool_call>"])
@@ -174,41 +160,3 @@ def test_the_tokens_that_begin_a_call_are_forbidden_where_there_may_be_none() ->
     for may_call, forbidden in ((True, ()), (False, ("<tool_call>",))):
         form = AnswerForm.of(tokenizer, prompt, may_call=may_call)
         assert form.adapt(SamplingParams()).bad_words == forbidden
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        (CHAT, {"messages": QUESTION, "tools": TOOLS, "parallel_tool_calls": False}),
-        (
-            "/v1/responses",
-            {
-                "input": "Hi",
-                "tools": [{"type": "function", **tool["function"]} for tool in TOOLS],  # type: ignore
-                "parallel_tool_calls": False,
-            },
-        ),
-        (
-            "/v1/messages",
-            {
-                "max_tokens": 500,
-                "messages": QUESTION,
-                "tools": [
-                    {"name": name, "input_schema": {"type": "object"}}
-                    for name in ("weather", "clock")
-                ],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-        ),
-    ],
-)
-def test_one_call_at_most_where_the_model_may_choose(
-    reasoner: RunningServer, path: str, fields: dict[str, Any]
-) -> None:
-    pytest.importorskip("llguidance")
-    reply = reasoner.post(path, {"temperature": 0, **fields}).json
-    if path == CHAT:
-        assert len(reply["choices"][0]["message"]["tool_calls"]) == 1
-    else:
-        items = reply["output" if path == "/v1/responses" else "content"]
-        assert sum(item["type"] in ("function_call", "tool_use") for item in items) == 1

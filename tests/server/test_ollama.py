@@ -1,6 +1,5 @@
 """Ollama's protocol, by its official client; and the routes about text and tokens."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -112,27 +111,6 @@ def test_logprobs(client: ollama.Client) -> None:
     assert all(len(entry.top_logprobs or ()) == 2 for entry in whole.logprobs)
 
 
-def test_options_without_effect_are_said_and_wrong_ones_refused(server: RunningServer) -> None:
-    body = {"model": "tested", "messages": QUESTION, "stream": False, "keep_alive": "5m"}
-    options = {"num_predict": 1, "num_ctx": 4096, "seed": -1, "brand_new": 1}
-    reply = server.post("/api/chat", {**body, "options": options, "newer": True})
-    assert reply.status == 200
-    warned = [line.partition(":")[0] for line in json.loads(reply.headers["x-pellucid-warnings"])]
-    assert warned == ["options.num_ctx", "options.brand_new", "newer", "keep_alive"]
-    for wrong, message in (
-        ({"options": {"mirostat": 1}}, "options.mirostat: is not served; use temperature"),
-        ({"options": {"temperature": "hot"}}, "options.temperature: Expected `float | null`"),
-        ({"options": [1]}, "options: Expected `object | null`"),
-        ({"format": "xml"}, "format='xml': must be 'json' or a JSON schema"),
-        ({"messages": [{"role": "user", "content": "x", "images": "a"}]}, "messages[0].images='a'"),
-        ({"messages": ["x"]}, "messages[0]='x'"),
-        ({"top_logprobs": 2}, "top_logprobs=2: needs logprobs"),
-    ):
-        reply = server.post("/api/chat", {**body, **wrong})
-        assert reply.status == 400
-        assert message in reply.json["error"]
-
-
 def test_images_left_empty_are_no_images(server: RunningServer) -> None:
     message = {"role": "user", "content": "Hello", "images": []}
     body = {"model": "tested", "messages": [message], "options": {"num_predict": 1}, "tools": []}
@@ -166,15 +144,6 @@ def test_a_conversation_as_text_and_as_tokens(server: RunningServer) -> None:
     assert text == tokenizer.render_chat(ChatPrompt(QUESTION))
     tokens = server.post("/tokenize", {"messages": QUESTION}).json["tokens"]
     assert tokens == tokenizer.encode_conversation(ChatPrompt(QUESTION))
-
-
-def test_what_lm_eval_and_llama_cpp_clients_read(server: RunningServer) -> None:
-    info = server.get("/tokenizer_info").json
-    assert (info["bos_token"], info["eos_token"]) == ("<|begin|>", "<|end_of_text|>")
-    assert info["chat_template"] == bundled_model().tokenizer.chat_template
-    props = server.get("/props").json
-    assert props["default_generation_settings"]["n_ctx"] == 2048
-    assert props["chat_template"] == info["chat_template"]
 
 
 def test_errors_have_ollamas_shape_in_the_stream_too(server: RunningServer) -> None:

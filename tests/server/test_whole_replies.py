@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.golden_files import compare
+from support.golden_files import compare, shortened
 from support.http_server import running_server
 from support.replies import frames, short
 from support.scripted_model import scripted_engine
@@ -32,7 +32,8 @@ def test_whole_replies() -> None:
             reply = server.call(method, path.replace("{ID}", last_id), data)
             server.wait_until_idle()
             kind = reply.headers.get("content-type", "")
-            lines += [line, f"{reply.status} {kind}"]
+            warned = reply.headers.get("x-pellucid-warnings", "")
+            lines += [line, " ".join([str(reply.status), kind, shortened(warned)]).rstrip()]
             if kind.startswith(("application/json", "text/event-stream")):
                 for frame in frames(reply):
                     lines.append(
