@@ -332,19 +332,24 @@ def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ab", "bc", "expected"), [(-1.0, -2.0, ["ab", "c"]), (-2.0, -1.0, ["a", "bc"])]
+    ("scores", "expected"),
+    [
+        ({"ab": -1.0, "bc": -2.0}, ["ab", "c", "d"]),
+        ({"ab": -2.0, "bc": -1.0}, ["a", "bc", "d"]),
+        ({"ab": -1.0, "cd": -2.0, "abc": -2.0}, ["abc", "d"]),  # the longer part first
+    ],
 )
-def test_merges_follow_the_scores(ab: float, bc: float, expected: list[str]) -> None:
+def test_merges_follow_the_scores(scores: dict[str, float], expected: list[str]) -> None:
     metadata = {
         "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": ["<unk>", "a", "b", "c", "ab", "bc"],
-        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, 0.0, ab, bc],
-        "tokenizer.ggml.token_type": [2, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.tokens": ["<unk>", *"abcd", *scores],
+        "tokenizer.ggml.scores": [0.0] * 5 + list(scores.values()),
+        "tokenizer.ggml.token_type": [2, *[1] * (4 + len(scores))],
         "tokenizer.ggml.unknown_token_id": 0,
         "tokenizer.ggml.eos_token_id": 4294967295,
         "tokenizer.ggml.add_space_prefix": False,
     }
-    assert read(metadata).hf_tokenizer.encode("abc").tokens == expected
+    assert read(metadata).hf_tokenizer.encode("abcd").tokens == expected
 
 
 def test_unused_tokens_stand_for_no_text() -> None:
