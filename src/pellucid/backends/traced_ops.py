@@ -12,6 +12,7 @@ from pellucid.backends.ops import Array
 from pellucid.backends.row_table import TableInFile
 from pellucid.backends.tracing import (
     BufferView,
+    Emit,
     Heads,
     ProgramBuilder,
     SymbolicArray,
@@ -60,49 +61,45 @@ def linear(
     )
 
 
+def _in_place(name: str, inputs: Sequence[SymbolicArray], emit: Emit) -> SymbolicArray:
+    """Records an op whose result has the shape of its first input, and may overwrite it."""
+    first = inputs[0]
+    return first.trace.record(name, inputs, first.shape, emit, can_overwrite=True)
+
+
 def rms_norm(x: SymbolicArray, weight: Array | None, eps: float) -> SymbolicArray:
     weights = np.ones(x.shape[-1], np.float32) if weight is None else weight
     rows, num_vectors = x.rows, x.operand.width // len(weights)
-    return x.trace.record(
+    return _in_place(
         "rms_norm",
         [x],
-        x.shape,
         lambda to, x, y: to.program.rms_norm(rows, x[0], weights, eps, num_vectors, y),
-        can_overwrite=True,
     )
 
 
 def layer_norm(x: SymbolicArray, weight: Array, bias: Array, eps: float) -> SymbolicArray:
     rows, num_vectors = x.rows, x.operand.width // len(weight)
-    return x.trace.record(
+    return _in_place(
         "layer_norm",
         [x],
-        x.shape,
         lambda to, x, y: to.program.layer_norm(rows, x[0], weight, bias, eps, num_vectors, y),
-        can_overwrite=True,
     )
 
 
 def rope(x: SymbolicArray, table: RopeConfig) -> SymbolicArray:
     num_heads, head_dim = x.shape
     rows, rotations = x.rows, x.trace.rotations(table, x.rows)
-    return x.trace.record(
+    return _in_place(
         "rope",
         [x, rotations],
-        x.shape,
         lambda to, x, y: to.program.rope(rows, x[0], x[1], num_heads, head_dim, table.dim, y),
-        can_overwrite=True,
     )
 
 
 def activate(x: SymbolicArray, activation: Activation) -> SymbolicArray:
     rows, width = x.rows, x.operand.width
-    return x.trace.record(
-        "activate",
-        [x],
-        x.shape,
-        lambda to, x, y: to.program.activate(rows, x[0], activation, width, y),
-        can_overwrite=True,
+    return _in_place(
+        "activate", [x], lambda to, x, y: to.program.activate(rows, x[0], activation, width, y)
     )
 
 
@@ -120,24 +117,16 @@ def gated_activate(gate_up: SymbolicArray, activation: Activation) -> SymbolicAr
 def multiply(x: SymbolicArray, gate: SymbolicArray, function: Gate) -> SymbolicArray:
     rows, width = x.rows, x.operand.width
     is_one = gate.operand.width == 1 != width
-    return x.trace.record(
+    return _in_place(
         "multiply",
         [x, gate],
-        x.shape,
         lambda to, x, y: to.program.multiply(rows, x[0], x[1], is_one, function, width, y),
-        can_overwrite=True,
     )
 
 
 def scale(x: SymbolicArray, factors: Array) -> SymbolicArray:
     rows, width = x.rows, x.operand.width
-    return x.trace.record(
-        "scale",
-        [x],
-        x.shape,
-        lambda to, x, y: to.program.scale(rows, x[0], factors, width, y),
-        can_overwrite=True,
-    )
+    return _in_place("scale", [x], lambda to, x, y: to.program.scale(rows, x[0], factors, width, y))
 
 
 def causal_convolution(
