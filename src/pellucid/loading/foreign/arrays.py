@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import IntegerFormat
+from pellucid.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.safetensors_file import TensorInfo
 
@@ -113,6 +114,14 @@ def modules_with(checkpoint: Checkpoint, suffix: str, method: str) -> Iterator[A
     for name in checkpoint:
         if name.endswith(suffix):
             yield Arrays(checkpoint, name.removesuffix(suffix), method)
+
+
+def outputs_and_inputs(settings: JsonObject, key: str) -> tuple[int, int]:
+    """A list of two whole numbers: of a matrix, or of the block of it that shares a scale."""
+    rows, columns = settings.numbers(key, 2)
+    if not (rows.is_integer() and columns.is_integer()):
+        raise settings.error(key, "must be two whole numbers")
+    return int(rows), int(columns)
 
 
 def rounded_to_f16(scales: npt.NDArray[Any]) -> npt.NDArray[np.float16]:

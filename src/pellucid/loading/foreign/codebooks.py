@@ -9,7 +9,13 @@ from pellucid.backends.quantization.formats import GROUP, MEDIUM_GROUP, MXFP4, N
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.arrays import Arrays, Matrices, modules_with, rounded_to_f16
+from pellucid.loading.foreign.arrays import (
+    Arrays,
+    Matrices,
+    modules_with,
+    outputs_and_inputs,
+    rounded_to_f16,
+)
 from pellucid.parameter_checks import shown
 
 
@@ -49,7 +55,7 @@ def nf4_matrices(checkpoint: Checkpoint) -> Matrices:
     matrices = {}
     for arrays in modules_with(checkpoint, _QUANT_STATE, "bitsandbytes NF4"):
         state = _quant_state(arrays)
-        num_outputs, num_inputs = _matrix_shape(state)
+        num_outputs, num_inputs = outputs_and_inputs(state, "shape")
         num_codes = num_outputs * num_inputs
         if state.integer("blocksize") != MEDIUM_GROUP or num_inputs % MEDIUM_GROUP:
             raise state.error(
@@ -117,10 +123,3 @@ def _quant_state(arrays: Arrays) -> JsonObject:
             f"{arrays.checkpoint.path(name)}: tensor {name} is {shown(values)}: must be an object"
         )
     return JsonObject(arrays.checkpoint.path(name), values, name)
-
-
-def _matrix_shape(state: JsonObject) -> tuple[int, int]:
-    rows, columns = state.numbers("shape", 2)
-    if rows != int(rows) or columns != int(columns):
-        raise state.error("shape", "must be two whole numbers")
-    return int(rows), int(columns)

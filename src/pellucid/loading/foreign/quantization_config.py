@@ -5,7 +5,7 @@ from typing import Any
 
 from pellucid.backends.quantization.formats import LARGE_GROUP
 from pellucid.json_object import JsonObject
-from pellucid.loading.foreign.arrays import FindMatrices
+from pellucid.loading.foreign.arrays import FindMatrices, outputs_and_inputs
 from pellucid.loading.foreign.codebooks import mxfp4_matrices, nf4_matrices
 from pellucid.loading.foreign.fp8 import fp8_matrices
 from pellucid.loading.foreign.mlx import read_mlx
@@ -37,10 +37,8 @@ def _read_awq(config: JsonObject) -> FindMatrices:
         _allow(config, "version", ("gemm", "GEMM"))
     group_key = "group_size" if "group_size" in config.values else "q_group_size"
     group_size = _group_size(config, group_key)
-    key = "zero_point"
-    has_zero_points = config.boolean(key, True)
-    if not has_zero_points:
-        raise config.error(key, "supported is true")
+    if not config.boolean("zero_point", True):
+        raise config.error("zero_point", "supported is true")
     return lambda checkpoint: awq_matrices(checkpoint, group_size)
 
 
@@ -60,12 +58,8 @@ def _read_fp8(config: JsonObject) -> FindMatrices:
         _allow(config, "fmt", ("e4m3", "float8_e4m3fn"))
     block: tuple[int, int] | None = None
     if config.values.get("weight_block_size") is not None:
-        block = _block(config, "weight_block_size")
+        block = outputs_and_inputs(config, "weight_block_size")
     return lambda checkpoint: fp8_matrices(checkpoint, "FP8", block)
-
-
-def _read_mxfp4(config: JsonObject) -> FindMatrices:
-    return mxfp4_matrices
 
 
 def _read_modelopt(config: JsonObject) -> FindMatrices:
@@ -116,7 +110,7 @@ def _read_float_codes(weights: JsonObject) -> FindMatrices:
     _allow(weights, "type", ("float",))
     _allow(weights, "strategy", ("tensor", "channel", "block"))
     is_block = weights.string("strategy") == "block"
-    block = _block(weights, "block_structure") if is_block else None
+    block = outputs_and_inputs(weights, "block_structure") if is_block else None
     return lambda checkpoint: fp8_matrices(checkpoint, "compressed-tensors", block)
 
 
@@ -136,7 +130,7 @@ _METHODS: Mapping[str, Callable[[JsonObject], FindMatrices]] = {
     "gptq": _read_gptq,
     "fp8": _read_fp8,
     "fbgemm_fp8": _read_fp8,
-    "mxfp4": _read_mxfp4,
+    "mxfp4": lambda config: mxfp4_matrices,
     MLX: read_mlx,
     MODELOPT: _read_modelopt,
     "bitsandbytes": _read_bitsandbytes,
@@ -148,14 +142,6 @@ def _allow(config: JsonObject, key: str, allowed: tuple[Any, ...]) -> None:
     value = config.values.get(key)
     if not any(type(value) is type(each) and value == each for each in allowed):
         raise config.error(key, f"supported are {', '.join(map(str, allowed))}")
-
-
-def _block(config: JsonObject, key: str) -> tuple[int, int]:
-    """Outputs and inputs that share a scale."""
-    rows, columns = config.numbers(key, 2)
-    if not (rows.is_integer() and columns.is_integer()):
-        raise config.error(key, "must be two whole numbers")
-    return int(rows), int(columns)
 
 
 def _group_size(config: JsonObject, key: str) -> int | None:
