@@ -53,13 +53,7 @@ class Access:
         try:
             scope["pellucid"] = (request_id, self._caller(scope))
         except ApiError as error:
-            shape = ErrorShape.of_path(scope["path"])
-            reply = Response(
-                shape.body(error, request_id),
-                error.status,
-                {"x-request-id": request_id, **error.headers},
-                "application/json",
-            )
+            reply = refusal(error, scope["path"], request_id)
             await reply(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -105,6 +99,13 @@ class Access:
                 headers={"www-authenticate": "Bearer"},
             )
         return caller
+
+
+def refusal(error: ApiError, path: str, request_id: str) -> Response:
+    """The reply to a call that reaches no handler."""
+    body = ErrorShape.of_path(path).body(error, request_id)
+    headers = {"x-request-id": request_id, **error.headers}
+    return Response(body, error.status, headers, "application/json")
 
 
 def _is_address(name: str) -> bool:

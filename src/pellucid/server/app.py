@@ -12,14 +12,14 @@ from starlette.types import ASGIApp
 
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.page_files import page_files
-from pellucid.server.access import Access
+from pellucid.server.access import Access, refusal
 from pellucid.server.api_keys import Caller, Role
 from pellucid.server.api_reference import ApiReference
 from pellucid.server.body_memory import BodyMemory
 from pellucid.server.compare_routes import CompareRoutes
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
-from pellucid.server.errors import ApiError, ErrorShape
+from pellucid.server.errors import ApiError
 from pellucid.server.estimate_routes import EstimateRoutes
 from pellucid.server.event_routes import EventRoutes
 from pellucid.server.fork_routes import ForkRoutes
@@ -182,11 +182,7 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
         else "there is no such route"
     )
     request_id, _ = request.scope["pellucid"]
-    refusal = ApiError(error.status_code, f"{path}: {message}", code="no_such_route")
-    shape = ErrorShape.of_path(path)
-    return Response(
-        shape.body(refusal, request_id),
-        error.status_code,
-        {"x-request-id": request_id, **(error.headers or {})},
-        "application/json",
+    refused = ApiError(
+        error.status_code, f"{path}: {message}", code="no_such_route", headers=error.headers or {}
     )
+    return refusal(refused, path, request_id)
