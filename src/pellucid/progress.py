@@ -16,11 +16,15 @@ FIRST_LINE = 1.0  # seconds until the first line where nothing can be drawn agai
 LINE_INTERVAL = 5.0  # seconds between such lines
 
 
+def understands_escapes(stream: TextIO) -> bool:
+    """Whether it is a terminal that can draw a line again."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
 def is_live(stream: TextIO) -> bool:
     """Whether lines may be drawn again and coloured: a terminal that can, and NO_COLOR is not set
     (https://no-color.org)."""
-    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    return stream.isatty() and capable and not os.environ.get("NO_COLOR")
+    return understands_escapes(stream) and not os.environ.get("NO_COLOR")
 
 
 @contextmanager

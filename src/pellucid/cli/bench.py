@@ -7,7 +7,7 @@ import typer
 
 from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.image_path import Plot, check_image_path
-from pellucid.cli.output.summary import expert_facts, memory_facts, thread_facts
+from pellucid.cli.output.summary import backend_facts, memory_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.counts import check_count, parse_counts
@@ -101,10 +101,8 @@ def bench(
         print_json(bench_objects(measurements, config, machine))
     else:
         print_bench(bench_model.name, measurements, config, machine)
-    if (use := bench_model.backend.thread_use) is not None and use.num_threads < use.most:
-        note(thread_facts(use.num_threads, use.most))
-    if (reads := bench_model.backend.weights.expert_reads) is not None:
-        note(expert_facts(reads.size, reads.read, reads.found))
+    for fact in backend_facts(bench_model.backend):
+        note(fact)
     if plot is not None and measurements:
         write_bench_image(bench_model.name, measurements, config, machine, plot)
         note(f"plot: {plot}")

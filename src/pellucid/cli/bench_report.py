@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.output.summary import formats, machine_name
 from pellucid.cli.output.terminal import print_table, wrapped
-from pellucid.cli.output.units import flops, num_bytes, rate
+from pellucid.cli.output.units import counted, flops, num_bytes, rate
 from pellucid.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def print_bench(
 
 def machine_line(machine: "Machine") -> str:
     """The ceilings."""
-    threads = "1 thread" if machine.num_threads == 1 else f"{machine.num_threads} threads"
+    threads = counted(machine.num_threads, "thread")
     peaks = ", ".join(
         f"{name} {peak / 1e9:.0f}"
         for name, peak in (

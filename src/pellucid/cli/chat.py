@@ -26,6 +26,8 @@ from pellucid.cli.parsing.options import (
     Verbose,
     token_limit,
 )
+from pellucid.cli.parsing.panels import argument
+from pellucid.progress import understands_escapes
 
 PROMPT = "> "
 HISTORY_FILE = "pellucid/chat_history"
@@ -37,11 +39,7 @@ class ModelAndQuestion(ModelAndPrompt):
 
     second: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PROMPT",
-            help="A question; - reads it from stdin. Left out: a conversation.",
-            show_default=False,
-        ),
+        argument("PROMPT", "A question; - reads it from stdin. Left out: a conversation."),
     ] = None
 
 
@@ -112,7 +110,7 @@ def chat(
 
 def _typed_lines(commands: list[str]) -> Iterator[str]:
     """What is typed or pasted, a message at a time; ends at Ctrl-D."""
-    read = _line_editor(commands) if _can_edit() else _plain_input()
+    read = _line_editor(commands) if understands_escapes(sys.stdout) else _plain_input()
     while True:
         try:
             yield read()
@@ -121,11 +119,6 @@ def _typed_lines(commands: list[str]) -> Iterator[str]:
         except EOFError:
             note("")
             return
-
-
-def _can_edit() -> bool:
-    """Whether a line can be drawn again: a terminal on both sides that understands escapes."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def _plain_input() -> Callable[[], str]:

@@ -101,13 +101,15 @@ class ChatSession:
             "/temperature": Command(
                 "T",
                 "randomness; 0 always takes the likeliest token",
-                self._setter("temperature", float),
+                partial(self._set, "temperature", float),
             ),
-            "/top-p": Command("P", "1 is off", self._setter("top_p", float)),
+            "/top-p": Command("P", "1 is off", partial(self._set, "top_p", float)),
             "/max-tokens": Command(
-                "N", "most tokens of an answer", self._setter("max_tokens", int)
+                "N", "most tokens of an answer", partial(self._set, "max_tokens", int)
             ),
-            "/seed": Command("S", "the same seed gives the same answer", self._setter("seed", int)),
+            "/seed": Command(
+                "S", "the same seed gives the same answer", partial(self._set, "seed", int)
+            ),
             "/stop": Command(
                 "[TEXT]", "text that ends an answer, \\n is a newline; or none", self._stop
             ),
@@ -213,9 +215,6 @@ class ChatSession:
     def _help(self) -> None:
         for name, command in self.commands.items():
             note(f"  {f'{name} {command.argument}':<20} {command.help}")
-
-    def _setter(self, field: str, parse: Callable[[str], float]) -> Callable[[str], None]:
-        return partial(self._set, field, parse)
 
     def _set(self, field: str, parse: Callable[[str], float], argument: str) -> None:
         try:

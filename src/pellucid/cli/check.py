@@ -11,6 +11,7 @@ from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import EXIT_FAILED
 from pellucid.cli.parsing.models import resolve_model
 from pellucid.cli.parsing.options import MODEL_HELP, Json, StoredModelOptions
+from pellucid.cli.parsing.panels import argument
 from pellucid.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help=MODEL_HELP, show_default=False)
-    ],
+    models: Annotated[list[str], argument("MODEL...", MODEL_HELP)],
     *,
     model_options: StoredModelOptions,
     dump: Annotated[

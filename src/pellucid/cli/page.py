@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pellucid.cli.output.terminal import note
-from pellucid.cli.parsing.panels import SERVER
+from pellucid.cli.parsing.panels import SERVER, argument
 
 EXPORT = "export"
 
@@ -18,14 +18,12 @@ EXPORT = "export"
 def page(
     recording: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECORDING",
-            help="A recording to show, or the word export. Left out: the bundled demonstration.",
+        argument(
+            "RECORDING",
+            "A recording to show, or the word export. Left out: the bundled demonstration.",
         ),
     ] = None,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="With export: the folder to write.")
-    ] = None,
+    directory: Annotated[Path | None, argument("DIR", "With export: the folder to write.")] = None,
     *,
     trace: Annotated[
         Path | None,

@@ -9,16 +9,16 @@ from pellucid.cli.output.terminal import note
 from pellucid.cli.output.units import describe_bytes, num_bytes, seconds
 from pellucid.cli.parsing.models import complete_model, resolve_model
 from pellucid.cli.parsing.options import Quiet
+from pellucid.cli.parsing.panels import argument
 from pellucid.progress import progress
 
 
 def pull(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            help="Short name such as qwen3:0.6b, owner/name, or a GGUF file by its quantization, owner/name:Q4_K_M.",
-            show_default=False,
+        argument(
+            "NAME",
+            "Short name such as qwen3:0.6b, owner/name, or a GGUF file by its quantization, owner/name:Q4_K_M.",
             autocompletion=complete_model,
         ),
     ],

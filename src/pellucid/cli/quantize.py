@@ -11,6 +11,7 @@ from pellucid.cli.output.terminal import note, print_table
 from pellucid.cli.output.units import describe_bytes, num_bytes, seconds, times
 from pellucid.cli.parsing.models import exists
 from pellucid.cli.parsing.options import Json
+from pellucid.cli.parsing.panels import argument
 from pellucid.config import QUANTIZATIONS
 from pellucid.model_names import find_short_name
 from pellucid.progress import progress
@@ -22,18 +23,8 @@ FORMATS = "|".join(name for name in QUANTIZATIONS if name != "none")
 
 
 def quantize(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN", help="Directory in Hugging Face layout or hub id.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUT", help="Directory to write; must not exist.", show_default=False
-        ),
-    ],
+    model: Annotated[str, argument("IN", "Directory in Hugging Face layout or hub id.")],
+    output: Annotated[Path, argument("OUT", "Directory to write; must not exist.")],
     *,
     quantization: Annotated[
         str, typer.Option(metavar=FORMATS, help="The format of all matrices; norms stay floats.")

@@ -7,6 +7,7 @@ import typer
 
 from pellucid.cli.output.terminal import EXIT_FAILED, note
 from pellucid.cli.output.units import num_bytes
+from pellucid.cli.parsing.panels import argument
 from pellucid.model_names import find_short_name
 
 if TYPE_CHECKING:
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="As pellucid list shows it. owner/name and a short name mean all files of their repository.",
-            show_default=False,
+        argument(
+            "NAME...",
+            "As pellucid list shows it. owner/name and a short name mean all files of their repository.",
             autocompletion=lambda incomplete: _completed(incomplete),
         ),
     ],

@@ -10,12 +10,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import note, note_facts
 from pellucid.cli.parsing.options import DEFAULT_URL, AdminKey
-from pellucid.cli.parsing.panels import SERVER, Panel
+from pellucid.cli.parsing.panels import SERVER, Panel, argument
 
 RECORDING, EXPORT, REPLAY = Panel("Record"), Panel("Export"), Panel("Replay")
 
@@ -32,15 +30,9 @@ LEVELS = ("stat", "step", "token")  # how much a recording has
 
 
 def trace(
-    action: Annotated[
-        Action, typer.Argument(metavar="ACTION", help="One of record, replay and export.")
-    ],
+    action: Annotated[Action, argument("ACTION", "One of record, replay and export.")],
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="The recording: a JSON object a line, compressed if it ends in .gz.",
-        ),
+        Path, argument("FILE", "The recording: a JSON object a line, compressed if it ends in .gz.")
     ],
     *,
     url: Annotated[str, SERVER.option("URL", "The server's address.")] = DEFAULT_URL,

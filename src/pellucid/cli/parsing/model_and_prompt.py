@@ -15,7 +15,7 @@ from pellucid.cli.parsing.models import (
     resolve_model,
 )
 from pellucid.cli.parsing.options import MODEL_HELP
-from pellucid.cli.parsing.panels import MODEL, PROMPT
+from pellucid.cli.parsing.panels import MODEL, PROMPT, argument
 from pellucid.cli.parsing.settings import origin
 from pellucid.model_names import find_short_name
 from pellucid.prompts import ChatPrompt
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from pellucid.llm import LLM
     from pellucid.prompts import Prompt
 
-MODEL_ARGUMENT = typer.Argument(
-    metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_model
-)
+MODEL_ARGUMENT = argument("MODEL", MODEL_HELP, autocompletion=complete_model)
 _Model = Annotated[str | None, MODEL.option("MODEL", "The same as MODEL.", "--model", "-m")]
 System = Annotated[str | None, PROMPT.option("TEXT", "System message, before the conversation.")]
 Think = Annotated[
@@ -88,10 +86,8 @@ class ModelAndPrompt:
     first: Annotated[str | None, MODEL_ARGUMENT] = None
     second: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PROMPT",
-            help="The text. Left out or -: read from stdin, without the newline at its end.",
-            show_default=False,
+        argument(
+            "PROMPT", "The text. Left out or -: read from stdin, without the newline at its end."
         ),
     ] = None
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None

@@ -27,6 +27,7 @@ from pellucid.cli.parsing.panels import (
     SERVER,
     SPECULATION,
     STOPPING,
+    argument,
 )
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.config import QUANTIZATIONS, EngineConfig
@@ -55,10 +56,7 @@ Json = Annotated[
         "Write one JSON object instead of text; times in seconds, sizes in bytes.", "--json"
     ),
 ]
-Url = Annotated[
-    str,
-    typer.Argument(metavar="URL", help="Address of the server, with or without /v1 at its end."),
-]
+Url = Annotated[str, argument("URL", "Address of the server, with or without /v1 at its end.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
 AdminKey = Annotated[
     str | None, SERVER.option("KEY", "A key with the role admin, if the server has keys.")

@@ -6,6 +6,11 @@ from typing import Any
 import typer
 
 
+def argument(metavar: str, text: str, **facts: Any) -> Any:
+    """A word without an option before it; `facts` as in `Panel`."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **facts)
+
+
 @dataclass(frozen=True)
 class Panel:
     """A group of options under a title. `facts` are further arguments of typer.Option; an option without `names`
