@@ -101,7 +101,7 @@ def bench(
         print_json(bench_objects(measurements, config, machine))
     else:
         print_bench(bench_model.name, measurements, config, machine)
-    for fact in backend_facts(bench_model.backend):
+    for fact in backend_facts(bench_model):
         note(fact)
     if plot is not None and measurements:
         write_bench_image(bench_model.name, measurements, config, machine, plot)

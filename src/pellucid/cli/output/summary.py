@@ -13,8 +13,8 @@ from pellucid.config import EngineConfig
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from pellucid.backends.base import Backend
     from pellucid.engine import LLMEngine
+    from pellucid.loaded_model import LoadedModel
     from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput, SpeculationStatistics
 
@@ -106,7 +106,7 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     # By default most answers have no drafts: that is only told to those who asked for drafts.
     if drafts is not None and (drafts.num_rounds or engine.config.speculation != "auto"):
         facts.append(_speculation(drafts))
-    facts += backend_facts(engine.model.backend)
+    facts += backend_facts(engine.model)
     facts.append(f"KV cache {num_bytes(metrics.kv_cache_bytes)}")
     if metrics.num_preemptions:
         facts.append(f"preempted {metrics.num_preemptions}x")
@@ -116,13 +116,13 @@ def answer_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestPa
     return [*facts, sampling(params, output.seed)]
 
 
-def backend_facts(backend: "Backend") -> list[str]:
+def backend_facts(model: "LoadedModel") -> list[str]:
     """Whether steps have fewer threads than they can have, and how many bytes of experts they read from a file."""
     facts = []
-    if (use := backend.thread_use) is not None and use.num_threads < use.most:
+    if (use := model.backend.thread_use) is not None and use.num_threads < use.most:
         most = counted(use.most, "thread")
         facts.append(f"{use.num_threads} of {most}: other programs use the cores")
-    if (reads := backend.weights.expert_reads) is not None:
+    if (reads := model.backend.weights.expert_reads) is not None:
         share = reads.found / reads.read if reads.read else 1.0
         facts.append(
             f"experts {num_bytes(reads.size)} on disk, {num_bytes(reads.read)} read, {share:.0%} of it in memory"
