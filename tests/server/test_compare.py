@@ -95,7 +95,7 @@ def test_the_engines_of_a_comparison_are_closed(
 ) -> None:
     closed, close = [], LLMEngine.close
     monkeypatch.setattr(LLMEngine, "close", lambda engine: closed.append(close(engine)))
-    run(server, max_tokens=2)
+    run(server, max_tokens=2, runs=1)
     server.wait_until(lambda: len(closed) == 2, "the end of both engines")
 
 

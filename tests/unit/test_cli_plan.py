@@ -92,6 +92,13 @@ def test_requests_that_do_not_fit_have_no_speed(pellucid: CommandLine) -> None:
     assert row(ran.out, "each token, at best")[0].endswith(" ms")
 
 
+def test_a_length_that_was_asked_for_and_fits_is_no_shortage(pellucid: CommandLine) -> None:
+    asked = ("--shape", "qwen3-8b", "--max-model-len", "8k", "--kv-cache-memory", "2GiB")
+    ran = pellucid("plan", *asked, *MACHINE[2:], "--memory", "24GiB")
+    assert row(ran.out, "longest context alone")[0] == "8,000"
+    assert "No text of" not in ran.out
+
+
 def row(table: str, label: str) -> list[str]:
     """The cells of a row."""
     line = next(each for each in table.splitlines() if each.startswith(f"{label}  "))

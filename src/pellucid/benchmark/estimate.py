@@ -12,7 +12,7 @@ from pellucid.benchmark.planned_model import PlannedModel
 from pellucid.benchmark.step_work import Step, model_work, steps_of
 from pellucid.benchmark.workloads import Prefill
 from pellucid.kv_groups import block_needs
-from pellucid.memory.engine_plan import EnginePlan
+from pellucid.memory.engine_plan import EnginePlan, max_model_len
 from pellucid.model_config import ModelConfig
 
 MEASURED = "_measured"  # ends the names of times as measured here
@@ -261,7 +261,7 @@ def _add_memory(
         "token",
         "C",
         "longest n up to c whose blocks fit",
-        c=model.config.context_length,
+        c=max_model_len(model.settings, model.config),
         blocks=blocks,
         memory=memory_bytes,
     )

@@ -92,7 +92,7 @@ def print_plan(model: str, machine: "MachineFacts", estimates: Estimates) -> Non
     if (longest := first["longest_context"]).value < float(longest.inputs["c"]):
         print(
             wrapped(
-                f"No text of the model's {longest.inputs['c']:,} tokens fits: the engine needs"
+                f"No text of {longest.inputs['c']:,} tokens fits: the engine needs"
                 f" --max-model-len {longest.value:.0f}."
                 if longest.value
                 else "No text fits beside the weights."
