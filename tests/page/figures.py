@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.page_files import WEB_FOLDER
 
@@ -628,18 +627,15 @@ class Moment:
         num_blocks = self.request_bytes / self.hello["kv"]["block_bytes"]
         return f"{in_bytes(self.request_bytes)} {several(num_blocks, 'block')}"
 
-    @property
-    def memory_for_cache(self) -> float:
-        beside_weights = self.reply("/v1/estimate")["machine"]["memory_bytes"] - self.plan.weights
-        return float(beside_weights * EngineConfig().memory_utilization - self.plan.scratch)
-
     def requests_that_fit(self) -> str:
-        return f"{count(self.memory_for_cache // self.request_bytes)} of this length"
+        kv, limits = self.hello["kv"], self.hello["limits"]
+        by_blocks = kv["n_blocks"] // (self.request_bytes // kv["block_bytes"])
+        return f"{count(min(limits['max_seqs'], by_blocks))} of this length"
 
     def longest_text(self) -> str:
-        kv = self.hello["kv"]
-        by_memory = self.memory_for_cache // kv["block_bytes"] * kv["block_tok"]
-        return f"{count(min(by_memory, CONTEXT_TOK))} tokens, by memory and model"
+        kv, limits = self.hello["kv"], self.hello["limits"]
+        longest = min(kv["n_blocks"] * kv["block_tok"], limits["max_model_tok"])
+        return f"{count(longest)} tokens, by memory and model"
 
     def planned_passes(self) -> str:
         prompt, output = PLANNED_TOK - PLANNED_OUTPUT_TOK, PLANNED_OUTPUT_TOK
@@ -655,7 +651,6 @@ class Moment:
         return f"looking: {percent(self.all('stat')[-1]['obs_frac'])}"
 
 
-CONTEXT_TOK = 2048  # of the bundled model
 PLANNED_TOK, PLANNED_OUTPUT_TOK, PLANNED_REQUESTS = 512 + 128, 128, 8  # with which Plan begins
 ARMS = {
     "with cache": "cached",

@@ -1,6 +1,7 @@
 """/v1/estimate: the loaded model on this machine, known shapes, and what is refused."""
 
-from support.http_server import RunningServer
+from support.bundled import bundled_engine
+from support.http_server import RunningServer, running_server
 
 
 def test_the_loaded_model_on_this_machine(server: RunningServer) -> None:
@@ -17,6 +18,19 @@ def test_the_loaded_model_on_this_machine(server: RunningServer) -> None:
     assert numbers["bandwidth"]["provenance"] == "M" and numbers["bandwidth"]["value"] > 1e8
     again = server.get("/v1/estimate").json
     assert again["machine"] == found["machine"]  # measured once
+
+
+def test_limits_of_the_engine_are_those_of_its_model_on_its_machine() -> None:
+    with running_server(bundled_engine(max_model_len=160, num_kv_blocks=11)) as server:
+        for query, longest in (
+            ("", 160),
+            ("quantization=int8", 160),
+            ("machine=h100-80g", 2048),
+            ("shape=qwen2.5-0.5b", 32_768),
+        ):
+            numbers = server.get(f"/v1/estimate?{query}").json["numbers"]
+            found = {number["name"]: number["value"] for number in numbers}
+            assert found["longest_context"] == longest, query
 
 
 def test_known_shapes_and_refusals(server: RunningServer) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pellucid.benchmark.ceilings import measure_ceilings
 from pellucid.benchmark.estimate import Workload, estimate
@@ -42,6 +42,12 @@ FIELDS = frozenset(
     ]
 )
 MAX_TOKENS = 1 << 24
+# They fit the loaded model and the memory of this machine: another model, and another machine, have their own.
+_LIMITS_OF_THIS_ENGINE: dict[str, Any] = {
+    "max_model_len": None,
+    "num_kv_blocks": None,
+    "kv_cache_memory": None,
+}
 
 
 @dataclass
@@ -63,14 +69,16 @@ class EstimateRoutes:
         engine = self.serving.service.engine
         shape = call.query.get("shape")
         own = engine.config
-        settings = replace(
+        asked = replace(
             own,
             quantization=call.query.get("quantization", own.quantization),
             kv_cache_dtype=call.query.get("kv_cache_dtype", own.kv_cache_dtype),
             block_size=_number(call, "block_size", own.block_size, 1, 1 << 16),
         )
-        if shape is None and settings == own:
-            model = PlannedModel(self.serving.model.name, own, engine.plan.models)
+        is_here = shape is None and call.query.get("machine", THIS_MACHINE) == THIS_MACHINE
+        settings = asked if is_here else replace(asked, **_LIMITS_OF_THIS_ENGINE)
+        if shape is None and asked == own:
+            model = PlannedModel(self.serving.model.name, settings, engine.plan.models)
         else:
             config = engine.model_config if shape is None else find_shape(shape)
             name, backend = shape or self.serving.model.name, engine.plan.models.model.backend
