@@ -19,6 +19,8 @@ def test_the_defaults_are_those_of_transformers() -> None:
     )
 
 
+# As an error, a warning of a class would count as a refusal of the value.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_changed_keys_change_what_they_change_in_transformers(model_type: str) -> None:
     assert json.loads(json.dumps(facts_of(model_type))) == FACTS[model_type], (
