@@ -51,7 +51,10 @@ def _draw(options: argparse.Namespace, covering: CoveringTests) -> Iterator[Muta
     """One change of each line that tests run, in random order, none of them listed as equal."""
     equal = {(it["file"], it["line"], it["change"]) for it in json.loads(EQUAL.read_text())}
     folders = tuple(
-        it if it.startswith("csrc") else f"src/pellucid/{it}" for it in options.folders or [""]
+        it
+        if it.startswith("csrc")
+        else f"src/pellucid/{it}".removesuffix("/") + "/" * (not it.endswith(".py"))
+        for it in options.folders or [""]
     )
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for path in files():

@@ -124,8 +124,7 @@ class DiskPrefixStore:
             max_seconds: how long to wait, if something is being read and nothing is there yet.
         """
         with self._lock:
-            if max_seconds:
-                self._lock.wait_for(lambda: self._read or not self._is_reading, max_seconds)
+            self._lock.wait_for(lambda: self._read or not self._is_reading, max_seconds)
             gives_up = self._give_up_reading()
             taken, self._read = self._read, []
         if gives_up:

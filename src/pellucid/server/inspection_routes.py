@@ -194,7 +194,7 @@ class InspectionRoutes:
                     side: {
                         "numbers": _numbers(own),
                         "rms_error_frac": _rms_error(own, true),
-                        "max_error": float(np.abs(own - true).max()) if block.filled else 0.0,
+                        "max_error": float(np.abs(own - true).max(initial=0.0)),
                     }
                     for side, own, true in zip("kv", rounded, exact, strict=True)
                 }
