@@ -17,7 +17,7 @@ from pellucid.text.text_encoder import TextEncoder
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
-from support.http_server import TIMEOUT, HttpReply, RunningServer, running_server
+from support.http_server import TIMEOUT, RunningServer, running_server
 
 LONG = "The cat sat on the mat. " * 40_000  # a megabyte
 LONG_MESSAGES = [{"role": "user", "content": LONG}]
@@ -126,31 +126,6 @@ def test_a_text_that_waits_is_left_out_when_its_client_leaves(
         first.close()
         assert server.post("/tokenize", {"prompt": "Hi"}).status == 200
     assert 1400 not in num_encoded_chars
-
-
-def test_bodies_that_are_read_are_bounded_together_and_small_ones_get_in() -> None:
-    limits = Limits(max_held_body_bytes=2 << 20)
-    large = b'{"prompt": "' + b"a" * (900 << 10) + b'"}'
-    with (
-        running_server(fake_engine(), limits=limits) as server,
-        socket.create_connection((server.host, server.port), TIMEOUT) as slow,
-    ):
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-        slow.sendall(head % (2 << 20) + large)
-        replies: list[HttpReply] = []
-
-        def is_refused() -> bool:
-            replies.append(server.call("POST", "/v1/completions", large))
-            return replies[-1].status == 429
-
-        server.wait_until(is_refused, "the server has read what the slow client has sent")
-        assert "bodies that are being read" in replies[-1].json["error"]["message"]
-        body = {"prompt": [5, 2], "max_tokens": 1}
-        assert server.post("/v1/completions", body).status == 200
-        assert SMALL > 1000
-        slow.close()
-        again = server.call("POST", "/v1/completions", large)
-        assert again.status == 400, again.body  # the fake model has no tokenizer
 
 
 @pytest.mark.parametrize(
