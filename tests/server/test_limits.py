@@ -10,7 +10,6 @@ import pytest
 
 from pellucid.server.admission import Admission
 from pellucid.server.api_keys import ANYONE, Caller, Role
-from pellucid.server.body_memory import SMALL
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError
 from pellucid.text.text_encoder import TextEncoder
