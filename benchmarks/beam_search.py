@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import load_model
-from pellucid.sampling_params import SamplingParams
 
 BEAMS, SHARED, APART = "beam search", "answers to one prompt", "requests apart"
 TRANSFORMERS = "transformers"

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 import pellucid
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler, SamplingRow
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from pellucid.backends.base import StepLogits
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution import model_runner
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 
 WARM_UP_STEPS = 10
 

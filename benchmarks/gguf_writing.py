@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 from gguf.constants import Keys
 
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     AttentionConfig,
     ExpertsConfig,
     GatedDeltaNetConfig,

@@ -32,15 +32,15 @@ from gguf import GGMLQuantizationType as Type
 from gguf_writing import add_facts, full_rope, write_out
 
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.json_object import JsonObject
-from pellucid.loading.random_parameters import vector_number
-from pellucid.loading.wanted_tensors import WantedTensor, wanted_tensors
-from pellucid.model_config import (
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import (
     Llama3RopeScaling,
     ModelConfig,
     ProportionalRopeScaling,
     RopeConfig,
 )
+from pellucid.loading.random_parameters import vector_number
+from pellucid.loading.wanted_tensors import WantedTensor, wanted_tensors
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata
 from pellucid.models.registry import family_of
 from pellucid.shapes import SHAPES, find_shape

@@ -26,7 +26,7 @@ from gguf_writing import add_facts, write_out
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.shapes import SHAPES, find_shape
 
 MODEL_TYPES = {

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.event_recording import recording
-from pellucid.events import EventRecord, Level
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_recording import recording
+from pellucid.observing.events import EventRecord, Level
 
 PROMPT_TOKENS = 32
 STEPS_PER_TURN = 4

@@ -20,7 +20,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from pellucid.page_files import page_files, security_policy
+from pellucid.observing.page_files import page_files, security_policy
 
 NUM_BLOCKS, BLOCK_TOKENS = 10_000, 16
 REQUESTS, STEPS_PER_SECOND = 8, 25

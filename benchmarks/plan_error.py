@@ -38,7 +38,6 @@ LARGE = 500_000_000  # parameters; larger shapes run the shorter prompt alone
 
 def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     """The work and the seconds of each workload of a shape, and the ceilings of one thread."""
-    from pellucid import formulas
     from pellucid.backends.quantization.formats import BF16, FORMATS
     from pellucid.benchmark.kv_bytes import kv_position_bytes
     from pellucid.benchmark.native_machine import measure_machine
@@ -46,7 +45,8 @@ def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     from pellucid.benchmark.session import Session
     from pellucid.benchmark.step_work import StepWork, steps_of
     from pellucid.benchmark.workloads import Decode, Prefill, Workload
-    from pellucid.config import EngineConfig
+    from pellucid.facts import formulas
+    from pellucid.inputs.config import EngineConfig
     from pellucid.loaded_model import load_model
     from pellucid.shapes import find_shape
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Prefill
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request

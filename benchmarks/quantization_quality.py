@@ -20,12 +20,12 @@ from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.ops import Decoder, ForwardBatch
-from pellucid.config import QUANTIZATIONS, EngineConfig
-from pellucid.kv_groups import kv_groups
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import QUANTIZATIONS, EngineConfig
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.hub import find_model
 from pellucid.loading.open_model import open_stored_model
-from pellucid.model_config import ModelConfig
 from pellucid.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))

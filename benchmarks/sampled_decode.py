@@ -12,7 +12,7 @@ import statistics
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 
 def pairs(

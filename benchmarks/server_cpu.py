@@ -26,8 +26,8 @@ import uvloop
 
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.backends.base import StepLogits
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.server.app import make_app, make_serving
 from pellucid.server.config import ServerConfig
 from pellucid.server.run import DrainingServer, listen, make_uvicorn_config

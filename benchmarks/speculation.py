@@ -35,25 +35,25 @@ from pathlib import Path
 import numpy as np
 
 import pellucid
-from pellucid import formulas
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.execution.model_runner import ComputedStep, ModelRunner
-from pellucid.execution.proposers.draft_model import DraftModel
-from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
+from pellucid.facts import formulas
+from pellucid.facts.model_config import MLPConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.loading.random_parameters import RandomParameters
-from pellucid.model_config import MLPConfig
 from pellucid.models.registry import decoder_class
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.speculation.proposers.draft_model import DraftModel
+from pellucid.speculation.proposers.proposer import Proposer
 
 HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
 TOGETHER = 32

@@ -12,9 +12,9 @@ import time
 from collections import Counter
 
 from pellucid.backends.program_decoder import ProgramDecoder
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 
 WARM_UP_STEPS = 10
 

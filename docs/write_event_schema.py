@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from generated_file import write_or_check
 
-from pellucid import events
+from pellucid.observing import events
 
 SCHEMA = Path(__file__).parents[1] / "src/pellucid/schema/events.v1.json"
 COUNT = {"type": "integer", "minimum": 0}

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from generated_file import write_or_check
 
-from pellucid import formulas
 from pellucid.backends.quantization.formats import BF16
 from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES
 from pellucid.cli.output.units import num_bytes
+from pellucid.facts import formulas
 from pellucid.shapes import find_shape
 
 PAGE = Path(__file__).with_name("numbers.md")
@@ -27,8 +27,8 @@ HEADER = """\
 What lessons and articles about inference say, the formula that decides it, what it gives, and where pellucid measures
 or computes it on your machine. N: prompt tokens, T: tokens of the answer, n: tokens in the cache, L: layers, Hq and
 Hkv: query and kv-heads, d: head dimension, b: bytes of a number, P: parameters, B: requests in a step, F: operations
-a second, W: bytes a second. The [formulas](../src/pellucid/formulas.py) are those of the planner and the page. Sizes
-of models are their published ones ([shapes](../src/pellucid/shapes.json)); machines are as their data sheets say.
+a second, W: bytes a second. The [formulas](../src/pellucid/facts/formulas.py) are those of the planner and the page.
+Sizes of models are their published ones ([shapes](../src/pellucid/shapes.json)); machines are as their data sheets say.
 """
 COLUMNS = ("often said", "formula", "it gives", "so", "here")
 

@@ -10,12 +10,12 @@ Numbers have six digits, which is what the page shows. Snapshots within it let a
 import json
 from pathlib import Path
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.event_recording import event_line, open_recording
-from pellucid.events import VERSION, EventRecord, Level
-from pellucid.page_files import WEB_FOLDER
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_recording import event_line, open_recording
+from pellucid.observing.events import VERSION, EventRecord, Level
+from pellucid.observing.page_files import WEB_FOLDER
 
 TRACE = WEB_FOLDER / "traces" / "demo.jsonl.gz"
 DIGITS = 6

@@ -12,8 +12,8 @@ from pellucid.backends.base import Draw, StepDecoder, StepLogits
 from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
 
 QUANTIZATIONS = {

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pellucid.async_engine import AsyncLLMEngine
-    from pellucid.beam_search_params import BeamSearchParams
-    from pellucid.config import EngineConfig
+    from pellucid.inputs.beam_search_params import BeamSearchParams
+    from pellucid.inputs.config import EngineConfig
+    from pellucid.inputs.llm_inputs import TextPrompt, TokensPrompt
+    from pellucid.inputs.prompts import ChatPrompt
+    from pellucid.inputs.sampling_params import SamplingParams
+    from pellucid.inputs.structured_outputs import StructuredOutputsParams
     from pellucid.llm import LLM
-    from pellucid.llm_inputs import TextPrompt, TokensPrompt
     from pellucid.outputs import CompletionOutput, RequestOutput
-    from pellucid.prompts import ChatPrompt
-    from pellucid.sampling_params import SamplingParams
-    from pellucid.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
 __all__ = [

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TypeVar, final
 
-from pellucid.beam_search_params import RequestParams
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.engine.async_stream import AsyncTokenStream, Signal
 from pellucid.engine.engine_thread import EngineStoppedError, EngineThread, TooManyRequestsError
@@ -16,11 +14,13 @@ from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
 from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.side_engine import SideEngine
 from pellucid.engine.text_threads import TextThreads
-from pellucid.events import Snapshot
+from pellucid.inputs.beam_search_params import RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.parameter_checks import Interval
+from pellucid.inputs.prompts import EncodedPrompt, Prompt
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage, SpeculationStatistics
-from pellucid.parameter_checks import Interval
-from pellucid.prompts import EncodedPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
 
 __all__ = [
     "AsyncLLMEngine",

@@ -9,13 +9,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
 from pellucid.engine.shared_engine import SharedEngine
 from pellucid.engine.turns import DeferredInterrupt
-from pellucid.event_bus import EventBus
-from pellucid.llm_inputs import (
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.llm_inputs import (
     GivenPrompt,
     PromptInput,
     chat_prompts,
@@ -23,13 +22,14 @@ from pellucid.llm_inputs import (
     params_for_each,
     priority_of_each,
 )
+from pellucid.inputs.parameter_checks import Interval
+from pellucid.inputs.prompts import EncodedPrompt, Message, Tool
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.vllm_arguments import engine_settings
+from pellucid.observing.event_bus import EventBus
 from pellucid.outputs import BeamSearchSequence, CompletionDelta, RequestOutput
-from pellucid.parameter_checks import Interval
 from pellucid.progress import progress as progress_bar
-from pellucid.prompts import EncodedPrompt, Message, Tool
-from pellucid.sampling_params import SamplingParams
 from pellucid.text.tokenizer import Tokenizer
-from pellucid.vllm_arguments import engine_settings
 
 _SEED = Interval(0, 2**64 - 1)
 _SEED_BITS = 48

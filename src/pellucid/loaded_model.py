@@ -10,7 +10,9 @@ import numpy as np
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Decoder, Ops
-from pellucid.config import EngineConfig
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, ModelLocation, find_model, find_tokenizer
 from pellucid.loading.open_model import open_stored_model
@@ -18,8 +20,6 @@ from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
 from pellucid.memory.memory_plan import check_weights_fit, in_gib
 from pellucid.memory.process_memory import available_memory, give_back_free_memory
-from pellucid.model_config import ModelConfig
-from pellucid.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from pellucid.ledger import Ledger
+from pellucid.observing.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Matrix, MatrixStack, Vector
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE
 from pellucid.loading.hub import find_model
 from pellucid.loading.json_file import read_json_object

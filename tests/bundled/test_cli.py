@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from support.bundled import bundled_engine
 
 PROMPT = "Once upon a time"

@@ -12,13 +12,13 @@ import pytest
 from pellucid.backends.base import Backend
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine, kv_storage
-from pellucid.events import DraftRound, EventRecord, Level
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.hub import BUNDLED_DRAFT_MODEL
+from pellucid.observing.events import DraftRound, EventRecord, Level
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine, prompts_of_all_kinds
 from support.checkpoints import write_checkpoint
 

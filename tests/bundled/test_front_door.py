@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pellucid.cli import main
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from support.bundled import bundled_model
 

@@ -8,8 +8,8 @@ import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.engine.inspection import AnswerSoFar, NoBlocksError
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine
 
 PROMPT = "Once upon a time, Mira went to the market. Mira had a small red key. " * 2

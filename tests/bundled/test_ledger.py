@@ -4,8 +4,8 @@ import math
 import statistics
 import time
 
-from pellucid.ledger import Part
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.ledger import Part
 from support.bundled import bundled_engine, prompts_of_all_kinds
 
 

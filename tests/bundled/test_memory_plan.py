@@ -8,8 +8,8 @@ from pellucid import loaded_model
 from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.hub import BUNDLED_MODEL
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters

@@ -4,9 +4,9 @@ import pytest
 
 from pellucid import loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from support.bundled import prompts_of_all_kinds
 
 PROMPTS = prompts_of_all_kinds(8)

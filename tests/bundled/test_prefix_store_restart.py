@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.events import Warn
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.observing.events import Warn
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_model
 
 BLOCK_SIZE = 16

@@ -4,8 +4,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from pellucid.engine import LLMEngine
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine, prompts_of_all_kinds
 
 PROMPTS = prompts_of_all_kinds(25)

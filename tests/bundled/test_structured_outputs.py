@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from support.bundled import bundled_engine
 
 pytest.importorskip("llguidance")

@@ -10,8 +10,8 @@ import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.execution.candidates import Candidates
-from pellucid.sampling_params import SamplingParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from support.bundled import bundled_engine
 
 GREEDY: dict[str, Any] = {"temperature": 0}

@@ -8,8 +8,8 @@ from typing import Any
 from hostile.case import Case
 from hostile.checkpoint_cases import MEGABYTES
 from pellucid import LLM, SamplingParams
-from pellucid.beam_search_params import BeamSearchParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 
 CHARACTERS = 4_000_000
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import load_model
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
 from support.answers import TOOLS, Message, message_of
 from support.chat_templates import HARMONY
 from support.checkpoints import write_checkpoint

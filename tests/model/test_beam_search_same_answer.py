@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid.beam_search_params import BeamSearchParams
-from pellucid.kv_groups import kv_groups
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.llm import LLM
 from pellucid.loading.hf_config import read_model_config
 from support.checkpoints import write_checkpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.kv_groups import kv_groups
+from pellucid.facts.kv_groups import kv_groups
 from support.batches import Share, forward_batch
 from support.checkpoints import FAMILIES, write_checkpoint
 from support.decoders import load_decoder

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposers.draft_model import DraftModel
-from pellucid.kv_groups import block_needs
+from pellucid.facts.kv_groups import block_needs
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.speculation.proposers.draft_model import DraftModel
 from support.checkpoints import write_checkpoint
 
 RNG = np.random.default_rng(0)

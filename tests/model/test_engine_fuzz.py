@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposers.proposer import Proposer
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.speculation.proposers.proposer import Proposer
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
 from support.tiny_tokenizer import VOCAB_SIZE

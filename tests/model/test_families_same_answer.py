@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
-from pellucid.sampling_params import SamplingParams
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2, ignore_eos=True)

@@ -22,7 +22,7 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.benchmark.planned_model import plan_stored_model
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
 from support.decoders import load_decoder

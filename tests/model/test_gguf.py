@@ -39,6 +39,7 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.facts.model_config import GatedDeltaNetConfig, LongRopeScaling, ModelConfig
 from pellucid.loading import gguf_blocks
 from pellucid.loading.checksums import weights_identity
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
@@ -48,7 +49,6 @@ from pellucid.loading.gguf_model import FACT_TENSORS
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_types import TensorKind
 from pellucid.loading.open_model import open_stored_model
-from pellucid.model_config import GatedDeltaNetConfig, LongRopeScaling, ModelConfig
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint

@@ -8,8 +8,8 @@ import pytest
 from pellucid import LLM
 from pellucid.engine import LLMEngine
 from pellucid.engine.inspection import AnswerSoFar
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.checkpoints import write_checkpoint
 
 PROMPT = np.random.default_rng(0).integers(3, 300, 40).tolist()

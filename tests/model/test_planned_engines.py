@@ -9,10 +9,10 @@ from gguf import GGMLQuantizationType
 
 from pellucid import loaded_model
 from pellucid.benchmark.planned_model import find_planned_model
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine, kv_storage
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory.engine_plan import EnginePlan
-from pellucid.sampling_params import SamplingParams
 from support.checkpoints import FAMILIES, write_checkpoint
 from support.gguf_files import write_gguf
 

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 
 from pellucid import LLM, SamplingParams
 from pellucid.checking.dump import dump_model
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
 from support.gguf_files import GGUF_OVERRIDES, order_v_heads_as_llama_cpp, write_gguf

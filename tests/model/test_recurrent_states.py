@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
 from pellucid.execution.state_pieces import join_pieces, split_state
-from pellucid.formulas import state_bytes
+from pellucid.facts.formulas import state_bytes
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.memory import engine_plan
+from pellucid.observing.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_ops import BlockOp, CopyState
 from pellucid.scheduling.request import Request
 from support.checkpoints import Weights, write_checkpoint

@@ -5,7 +5,7 @@ import pytest
 from pellucid.benchmark.random_model import planned_matrix_bytes, random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import QUANTIZATIONS, EngineConfig
+from pellucid.inputs.config import QUANTIZATIONS, EngineConfig
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE
 

@@ -8,7 +8,7 @@ import pytest
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
 from pellucid.backends.cpu_backend import unsupported_shape
 from pellucid.backends.native import cpu_info, kernel_levels
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE
 

@@ -18,9 +18,9 @@ from pellucid.backends.native import (
 from pellucid.backends.program_decoder import native_draw
 from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
 from pellucid.execution.sampler import Sampler, SamplingRow
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request
-from pellucid.structured_outputs import StructuredOutputsParams
 from support.bundled import bundled_engine
 
 VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]

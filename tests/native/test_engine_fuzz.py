@@ -10,10 +10,10 @@ import pytest
 
 from pellucid import loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposers.proposer import Proposer
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
+from pellucid.speculation.proposers.proposer import Proposer
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
 from support.tiny_tokenizer import VOCAB_SIZE

@@ -9,7 +9,7 @@ import pytest
 from pellucid import LLM, SamplingParams
 from pellucid.backends.choice import make_backend
 from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import check_weights_fit, plan_weights
 from support.checkpoints import write_checkpoint

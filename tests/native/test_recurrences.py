@@ -7,7 +7,7 @@ import pytest
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.model_config import GatedDeltaNetConfig
+from pellucid.facts.model_config import GatedDeltaNetConfig
 from support.recurrence_cases import ConvolutionCase, DeltaCase
 from support.steps import chunks, random_steps, whole
 

@@ -10,7 +10,7 @@ from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import kernel_levels
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.model_config import DynamicRopeScaling, RopeConfig
+from pellucid.facts.model_config import DynamicRopeScaling, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.row_invariance import same_in_any_step

@@ -14,7 +14,7 @@ from pellucid.backends.thread_limiter import (
     SECONDS_BETWEEN_MEASUREMENTS,
     ThreadLimiter,
 )
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 
 class Machine:

@@ -17,7 +17,7 @@ from pellucid.execution.token_observation import (
     observe_drawn,
     observe_token,
 )
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 SIZES = (9, 40, 5_000)
 TOLERANCE = 1e-6  # weights are float32

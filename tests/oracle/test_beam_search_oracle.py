@@ -2,7 +2,7 @@
 
 import pytest
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.llm import LLM
 from support.beam_cases import FAMILIES, BeamCase, found
 from support.checkpoints import write_checkpoint

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.model_config import LongRopeScaling
+from pellucid.facts.model_config import LongRopeScaling
 from support.checkpoints import FAMILIES, write_checkpoint
 from support.decoders import load_decoder
 from support.decoding import greedy_tokens, prompt_logits

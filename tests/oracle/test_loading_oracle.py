@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
     LayerConfig,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.models.registry import parse_model_config
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from support.decoders import load_decoder

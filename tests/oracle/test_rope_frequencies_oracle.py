@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
     Llama3RopeScaling,

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from pellucid.memory.memory_plan import MemoryPlan
-from pellucid.page_files import WEB_FOLDER
+from pellucid.observing.page_files import WEB_FOLDER
 
 Event = dict[str, Any]
 ENDED = ("done", "cancelled", "failed")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from playwright.sync_api import sync_playwright
 
 from page.browser import CHROMIUM, FLAGS, wait_until
-from pellucid.page_files import WEB_FOLDER
+from pellucid.observing.page_files import WEB_FOLDER
 from support.bundled import bundled_engine
 from support.http_server import running_server
 

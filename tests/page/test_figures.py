@@ -13,8 +13,8 @@ import pytest
 from page.browser import wait_until
 from page.conftest import opened_page, wait_for_all_events
 from page.figures import DEFINITIONS, Event, Moment, marked_figures
-from pellucid.events import Level
 from pellucid.memory.memory_plan import MemoryPlan
+from pellucid.observing.events import Level
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 from support.step_gate import StepGate

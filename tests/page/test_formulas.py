@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pellucid import formulas
+from pellucid.facts import formulas
 from pellucid.shapes import find_shape
 
 COMPUTE = """async (cases) => {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
-from pellucid.events import Level
+from pellucid.observing.events import Level
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 

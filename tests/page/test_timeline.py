@@ -9,7 +9,7 @@ import pytest
 
 from page.browser import wait_until
 from page.conftest import wait_for_all_events
-from pellucid.traces.perfetto import perfetto_trace
+from pellucid.observing.traces.perfetto import perfetto_trace
 
 
 @pytest.fixture

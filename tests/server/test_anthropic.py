@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from support.http_server import RunningServer
 from support.offline import offline
 

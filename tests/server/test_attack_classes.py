@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
-from pellucid.page_files import page_files
+from pellucid.observing.page_files import page_files
 from pellucid.server.config import Limits
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine

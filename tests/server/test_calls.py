@@ -16,7 +16,7 @@ import pytest
 
 from pellucid.async_engine import AsyncLLMEngine, EngineStoppedError
 from pellucid.engine.crash_report import write_crash_report
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
 from support.fake_model import fake_engine

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from support.chat_templates import FAMILIES
 from support.golden_files import compare
 from support.http_server import HttpReply, RunningServer, running_server

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.reasoning import known_variables, switch_budget
 from pellucid.text.tokenizer import Tokenizer

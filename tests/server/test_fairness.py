@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pellucid.events import EventRecord, Level, RequestAdded, RequestStateChanged
+from pellucid.observing.events import EventRecord, Level, RequestAdded, RequestStateChanged
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits
 from support.fake_model import fake_engine

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pellucid.events import BlockOps, Level
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import BlockOps, Level
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import RunningServer, running_server

@@ -11,7 +11,7 @@ import pytest
 
 from pellucid import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from support.bundled import bundled_model
 from support.http_server import RunningServer, running_server
 from support.offline import offline

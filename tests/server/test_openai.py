@@ -6,8 +6,8 @@ from typing import Any
 import openai
 import pytest
 
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.outputs import RequestOutput
-from pellucid.prompts import ChatPrompt
 from pellucid.server.protocols.messages import readable_messages
 from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
 from support.bundled import bundled_model

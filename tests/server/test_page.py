@@ -2,7 +2,7 @@
 
 import re
 
-from pellucid.page_files import page_files
+from pellucid.observing.page_files import page_files
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pellucid.events import Level, Token
+from pellucid.observing.events import Level, Token
 from pellucid.server.config import Limits
 from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY

@@ -5,7 +5,7 @@ from typing import Any
 
 import openai
 
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.cache_comparison import common_length
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
 from pellucid.server.protocols.openai_responses_api.input_items import conversation_of

@@ -10,10 +10,10 @@ from typing import IO
 
 import pytest
 
-from pellucid import event_recording
 from pellucid.cli.app import run_command_line
-from pellucid.event_recording import read_recording
-from pellucid.traces.state import TraceState
+from pellucid.observing import event_recording
+from pellucid.observing.event_recording import read_recording
+from pellucid.observing.traces.state import TraceState
 from support.http_server import TIMEOUT, RunningServer
 
 # Greedily: a drawn answer may hold special tokens, which events show and the answer does not.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Array
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step
 from support.uniform_model import uniform_model

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.outputs import RequestOutput
 from support.golden_prompts import VOCAB_SIZE
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
 
 NOWHERE = -1e9  # the score of what does not exist: unused beams, unfinished sequences
 Logprobs = npt.NDArray[np.float64]

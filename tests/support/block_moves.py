@@ -7,8 +7,8 @@ import numpy as np
 from pellucid.backends.base import Backend
 from pellucid.backends.numpy_kv_cache import rows_of_format
 from pellucid.backends.ops import Array, BlockBytes, KVCache
-from pellucid.kv_groups import kv_groups, kv_places
-from pellucid.model_config import ModelConfig
+from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 

@@ -2,8 +2,8 @@
 
 import functools
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel, load_model
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.cli import main
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from pellucid.loaded_model import LoadedModel
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
 from pellucid.text.responses.format import ResponseFormat
 from support.fake_model import FakeBackend, FakeDecoder, FakeTokenizer, fake_model_config
 

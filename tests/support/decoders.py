@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Decoder
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.decoder import make_decoder
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
-from pellucid.model_config import ModelConfig
 
 
 def load_decoder(

@@ -6,8 +6,8 @@ import numpy as np
 
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Array, Decoder
-from pellucid.kv_groups import kv_groups
-from pellucid.model_config import ModelConfig
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step, whole
 

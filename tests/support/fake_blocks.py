@@ -7,7 +7,7 @@ filled too early or too late does not go unnoticed.
 
 from collections.abc import Sequence
 
-from pellucid.formulas import first_seen
+from pellucid.facts.formulas import first_seen
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import (
     BlockOp,

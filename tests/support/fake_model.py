@@ -14,12 +14,12 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.execution.proposers.proposer import Proposer
+from pellucid.facts.model_config import ModelConfig, RopeConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.loaded_model import LoadedModel
-from pellucid.model_config import ModelConfig, RopeConfig
-from pellucid.prompts import ChatPrompt
+from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.text.responses.format import ResponseFormat
 from pellucid.text.responses.template import ResponseTemplate
 from support.uniform_model import uniform_model

@@ -23,8 +23,8 @@ from gguf.tensor_mapping import get_tensor_name_map
 from safetensors.numpy import load_file, save_file
 
 from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.facts.model_config import RopeConfig
 from pellucid.loading.hf_config import read_model_config
-from pellucid.model_config import RopeConfig
 from support.checkpoints import text_config
 
 # GGUF holds no dynamic scaling, and no windows for Qwen 2.

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from pellucid.inputs.prompts import Prompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.prompts import Prompt
-from pellucid.sampling_params import SamplingParams
 from support.bundled import bundled_engine, bundled_model
 
 

@@ -19,12 +19,12 @@ from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 from gguf.constants import GGMLQuantizationType as Type
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.gguf_types import _IK_TYPES
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.wanted_tensors import wanted_tensors
-from pellucid.model_config import ModelConfig
 from pellucid.models.gguf_dialects import dialect_of, usual_architecture
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.registry import find_gguf_family, gguf_architectures

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.file_names import CONFIG_FILE
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantization_settings import METHOD_KEY, find_quantization
-from pellucid.model_config import ModelConfig
 
 FOLDER = Path(__file__).parents[1] / "published" / "hf"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

@@ -7,7 +7,7 @@ import numpy as np
 
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Array
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
     LayerConfig,

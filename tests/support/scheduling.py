@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks

@@ -8,11 +8,11 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.hub import BUNDLED_MODEL
-from pellucid.sampling_params import SamplingParams
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files
 from support.bundled import bundled_model

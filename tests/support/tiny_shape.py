@@ -1,6 +1,6 @@
 """A model shape that every backend computes within milliseconds."""
 
-from pellucid.model_config import RopeConfig
+from pellucid.facts.model_config import RopeConfig
 from support.uniform_model import uniform_model
 
 TINY_SHAPE = uniform_model(

@@ -13,18 +13,18 @@ from itertools import pairwise
 from typing import Any
 
 from pellucid.backends.ops import BlockBytes
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.engine import LLMEngine
-from pellucid.events import BlockOps, EventRecord, Hello, Level, Warn
-from pellucid.execution.proposers.proposer import Proposer
-from pellucid.kv_groups import block_needs
-from pellucid.ledger import Part
-from pellucid.model_config import ModelConfig
+from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
+from pellucid.observing.events import BlockOps, EventRecord, Hello, Level, Warn
+from pellucid.observing.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.speculation.proposers.proposer import Proposer
 from support.courses import Courses
 from support.fake_model import FakeClock
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     Activation,
     AttentionConfig,
     LayerConfig,

@@ -12,8 +12,8 @@ from pellucid.benchmark.ablation.prefix import measure_prefix
 from pellucid.benchmark.ablation.requests import MixedRequest, mixed_requests
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Prefill
-from pellucid.config import EngineConfig
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine

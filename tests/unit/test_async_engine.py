@@ -20,10 +20,10 @@ from pellucid.async_engine import (
     EngineStoppedError,
     TooManyRequestsError,
 )
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.events import Level, Snapshot
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import Level, Snapshot
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
 from support.step_gate import StepGate
 from support.wake_ups import idle_wake_ups

@@ -1,7 +1,7 @@
 """BeamGroup: which request computes which beam."""
 
-from pellucid.beam_search_params import BeamSearchParams
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.beam_search import BeamCandidate, BeamGroup, BeamSearch
 from pellucid.scheduling.request import Request
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.beam_search import BeamCandidate, BeamSearch
 from pellucid.scheduling.request import FinishReason
 from support.beam_search_reference import Logprobs, reference_beam_search

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pellucid.beam_search_params import BeamSearchParams
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 
 def test_n_is_the_width_unless_given() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid import formulas
 from pellucid.backends.base import StepLogits
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.ops import ForwardBatch, KVCache
@@ -16,7 +15,8 @@ from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.random_model import planned_matrix_bytes, random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
-from pellucid.config import EngineConfig
+from pellucid.facts import formulas
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
 from support.tiny_shape import TINY_SHAPE

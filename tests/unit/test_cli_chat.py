@@ -14,7 +14,7 @@ from prompt_toolkit.output import DummyOutput
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.cli.chat import _line_editor, history_path
 from pellucid.cli.chat_session import ChatSession
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.text.responses.format import ResponseFormat
 from pellucid.text.responses.template import ResponseTemplate
 from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder, Ran

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
-from pellucid.formulas import token_passes
+from pellucid.facts.formulas import token_passes
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import FakeDecoder
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.kv_quality import KVQuality
+from pellucid.benchmark.kv_quality import KVQuality
 from support.command_line import CommandLine
 
 

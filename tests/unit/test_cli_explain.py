@@ -10,9 +10,9 @@ from pellucid.benchmark import ceilings
 from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import MISSES, PARTS, prefix_lines, title, waits
 from pellucid.engine.engine_events import Ceilings
-from pellucid.event_recording import read_recording, recording
-from pellucid.events import MissWhy
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_recording import read_recording, recording
+from pellucid.observing.events import MissWhy
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import fake_engine
 from support.ticking_clock import TickingClock

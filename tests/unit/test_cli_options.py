@@ -12,8 +12,8 @@ from pellucid.cli.app import _function, all_verbs, make_command
 from pellucid.cli.parsing.option_types import size, text_with_escapes
 from pellucid.cli.parsing.options import ModelOptions, SamplingOptions, StopOptions, takes_options
 from pellucid.cli.parsing.settings import config_path, read_config, settings_of
-from pellucid.config import EngineConfig
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 
 
 def test_model_options_are_engine_config() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from pellucid.backends.base import ThreadUse
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import FakeBackend, FakeDecoder, fake_engine
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import fake_engine
 

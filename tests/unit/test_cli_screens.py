@@ -21,6 +21,7 @@ from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
 from pellucid.benchmark.estimate import Workload, estimate, estimate_memory
+from pellucid.benchmark.kv_quality import KVQuality
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
 from pellucid.benchmark.machine import Machine
@@ -51,9 +52,8 @@ from pellucid.cli.output.terminal import note_facts
 from pellucid.cli.plan_report import print_plan
 from pellucid.cli.server_screen import print_status
 from pellucid.cli.server_status import ServerStatus
-from pellucid.config import EngineConfig
-from pellucid.event_recording import read_recording
-from pellucid.kv_quality import KVQuality
+from pellucid.inputs.config import EngineConfig
+from pellucid.observing.event_recording import read_recording
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
 RECORDINGS = Path(__file__).with_name("recordings")

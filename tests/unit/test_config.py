@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 BAD = {
     "model": ["", 7, b"model", ["model"]],

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.registry import parse_model_config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "config_facts.json"

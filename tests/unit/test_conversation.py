@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from pellucid.conversation import (
+from pellucid.inputs.conversation import (
     UNPARSED_ARGUMENTS,
     argument_object,
     checked_messages,
     checked_tools,
 )
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 
 USER = {"role": "user", "content": "Hi"}
 

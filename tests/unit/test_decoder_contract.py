@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.kv_groups import kv_groups
-from pellucid.model_config import RopeConfig
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.facts.model_config import RopeConfig
 from pellucid.models.registry import decoder_class
 from support.batches import Share, forward_batch
 from support.fake_parameters import FakeParameters

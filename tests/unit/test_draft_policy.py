@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from pellucid.formulas import draft_speedup, expected_tokens
-from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, StepSeconds
+from pellucid.facts.formulas import draft_speedup, expected_tokens
+from pellucid.speculation.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, StepSeconds
 from support.courses import Courses
 
 COURSES = Courses("draft_policy_courses")

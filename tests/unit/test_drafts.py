@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.events import (
+from pellucid.execution.sampler import Sampler, SamplingRow
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import (
     DraftRound,
     DraftStep,
     EventRecord,
@@ -14,12 +16,10 @@ from pellucid.events import (
     Step,
     Token,
 )
-from pellucid.execution.proposers.proposer import Proposer
-from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.speculation.proposers.proposer import Proposer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, shares, step
 

@@ -7,8 +7,8 @@ import pytest
 from pellucid.engine import LLMEngine
 from pellucid.engine.output_processor import Completion
 from pellucid.execution.sampler import SampledToken
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 
 

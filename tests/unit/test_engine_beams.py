@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pellucid.backends.ops import Array, ForwardBatch
-from pellucid.beam_search_params import BeamSearchParams
 from pellucid.engine import LLMEngine
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.beam_search_reference import Logprobs, reference_beam_search
 from support.fake_model import EOS, FakeKVCache, FakeTokenizer, fake_engine, fake_logits
 

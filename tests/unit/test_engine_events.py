@@ -14,7 +14,9 @@ import pytest
 import pellucid
 from pellucid.engine import LLMEngine
 from pellucid.engine.engine_events import token_source
-from pellucid.events import (
+from pellucid.execution import sampler
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import (
     BlockOps,
     EventRecord,
     Hello,
@@ -27,9 +29,7 @@ from pellucid.events import (
     Step,
     Token,
 )
-from pellucid.execution import sampler
-from pellucid.ledger import Part
-from pellucid.sampling_params import SamplingParams
+from pellucid.observing.ledger import Part
 from support.fake_model import FakeTokenizer, fake_engine, fake_logits
 
 SCHEMA = Path(pellucid.__file__).parent / "schema" / "events.v1.json"

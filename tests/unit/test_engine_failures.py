@@ -5,10 +5,10 @@ import pytest
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.engine import LLMEngine
-from pellucid.events import EventRecord, RequestStateChanged
 from pellucid.execution.sampler import SampledToken, SamplingRow
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import EventRecord, RequestStateChanged
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock, FakeDecoder, FakeTokenizer, fake_engine
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

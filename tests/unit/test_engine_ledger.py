@@ -4,9 +4,9 @@ import math
 import random
 
 from pellucid.engine import LLMEngine
-from pellucid.ledger import Part
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.ledger import Part
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
 from support.ticking_clock import TICK, TickingClock
 

@@ -15,7 +15,7 @@ from pellucid.benchmark.estimate import (
 from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES, MachineFacts
 from pellucid.benchmark.planned_model import PlannedModel, find_planned_model
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import find_shape
 
 LAPTOP = MachineFacts("laptop", "M", 20e9, 500e9, 16e9)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.event_bus import EventBus
-from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged, Warn
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged, Warn
 
 
 class Clock:

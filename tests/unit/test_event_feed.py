@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.event_bus import EventBus
-from pellucid.event_feed import MAX_TAKEN, EventFeed
-from pellucid.events import (
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.event_feed import MAX_TAKEN, EventFeed
+from pellucid.observing.events import (
     BlockOps,
     EventRecord,
     Gap,
@@ -19,7 +20,6 @@ from pellucid.events import (
     Stat,
     Warn,
 )
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import FakeClock, fake_engine
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
-from pellucid.event_bus import EventBus
-from pellucid.event_recording import MAX_LINE, read_recording, recording
-from pellucid.events import EventRecord, Level, Warn
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.event_recording import MAX_LINE, read_recording, recording
+from pellucid.observing.events import EventRecord, Level, Warn
 from support.command_line import CommandLine
 from support.fake_model import fake_engine
 

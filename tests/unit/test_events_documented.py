@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pellucid import events
-from pellucid.ledger import Part
+from pellucid.observing import events
+from pellucid.observing.ledger import Part
 
 TEXT = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 EVENTS = {

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from pellucid.event_bus import EventBus
-from pellucid.events import Level, RequestStateChanged
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Level, RequestStateChanged
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import BLOCK_SIZE, make_request, make_scheduler, run, shares, step

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pellucid import formulas
-from pellucid.model_config import ExpertsConfig, MLPConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ExpertsConfig, MLPConfig
 from pellucid.shapes import SHAPES
 from support.fake_model import fake_model_config
 

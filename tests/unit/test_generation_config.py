@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loading.hf_config import read_default_sampling_params
-from pellucid.sampling_params import SamplingParams
 
 
 def read(directory: Path, **values: object) -> SamplingParams:

@@ -12,7 +12,7 @@ from unicodedata import normalize
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_splittings import SPLITTINGS
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from support.splitting_reference import ReferenceSplitter, texts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from pellucid.loading.gguf_tokenizer_facts import (
     GgufTokenizerFacts,

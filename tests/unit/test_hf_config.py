@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.loading.hf_config import read_model_config
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     LinearRopeScaling,
     LongRopeScaling,
     ModelConfig,
     RopeConfig,
 )
+from pellucid.loading.hf_config import read_model_config
 from pellucid.models.registry import supported_architectures
 from support.checkpoints import FAMILIES, checkpoint_config
 from support.uniform_model import uniform_model

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.formulas import BlockNeeds, first_seen
-from pellucid.kv_groups import kv_groups, kv_places
-from pellucid.model_config import ModelConfig
+from pellucid.facts.formulas import BlockNeeds, first_seen
+from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.facts.model_config import ModelConfig
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import MissReason

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.config import EngineConfig
 from pellucid.engine import kv_storage
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory import engine_plan
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import VOCAB_SIZE, fake_engine
 
 

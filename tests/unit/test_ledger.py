@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pellucid.ledger import MAX_NAMED, Ledger, LedgerBook, Part, StepTimes, Work
+from pellucid.observing.ledger import MAX_NAMED, Ledger, LedgerBook, Part, StepTimes, Work
 
 STEP = 10.0  # scheduling 1, forward 6, sampling 1, emitting 2
 

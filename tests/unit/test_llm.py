@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from pellucid import llm as llm_module
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pellucid.engine.async_stream import AsyncTokenStream
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, CompletionOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.text.responses import tool_calls
 from pellucid.text.responses.format import find_response_format
 from pellucid.text.responses.parser import ResponseParser

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from support.fake_model import fake_engine
 
 NUM_UNFINISHED = 150  # kept in the engine: more than can run

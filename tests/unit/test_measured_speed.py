@@ -24,7 +24,7 @@ from pellucid.benchmark.speed_file import (
 from pellucid.benchmark.step_work import BYTES, COUNTS, KINDS, StepWork, model_work, steps_of
 from pellucid.benchmark.workloads import Decode, Prefill
 from pellucid.benchmark.workloads import Workload as BenchWorkload
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.memory.memory_plan import MemoryNeeds, plan_memory
 
 NEEDS = MemoryNeeds(weights=1000, scratch=100, bytes_per_block=10)

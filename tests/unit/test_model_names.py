@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from pellucid import formulas
-from pellucid.model_names import MODEL_NAMES, KnownModel, close_names, find_short_name
+from pellucid.facts import formulas
+from pellucid.facts.model_names import MODEL_NAMES, KnownModel, close_names, find_short_name
 from pellucid.shapes import SHAPES
 
 ROUNDED = 1.5  # names round: qwen3:0.6b has 0.75 billion parameters, olmo2:1b 1.48

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from pellucid.facts.model_names import MODEL_NAMES
 from pellucid.loading.hub import find_model
-from pellucid.model_names import MODEL_NAMES
 from pellucid.model_store.cache import cached_models
 from pellucid.model_store.choice import choose
 from support.checkpoints import checkpoint_config, write_checkpoint

@@ -10,7 +10,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.row_table import MatrixRows
-from pellucid.model_config import RopeConfig, RopeGrowth
+from pellucid.facts.model_config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.uniform_model import uniform_model

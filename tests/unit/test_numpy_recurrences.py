@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.model_config import GatedDeltaNetConfig
+from pellucid.facts.model_config import GatedDeltaNetConfig
 from support.recurrence_cases import ConvolutionCase, DeltaCase
 from support.steps import chunks, random_steps, whole
 

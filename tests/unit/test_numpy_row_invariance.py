@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.numpy_ops import TILE
-from pellucid.model_config import DynamicRopeScaling, RopeConfig
+from pellucid.facts.model_config import DynamicRopeScaling, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.row_invariance import same_in_any_step

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pellucid.cli.app import run_command_line
-from pellucid.event_recording import read_recording
-from pellucid.page_export import DEMO_TRACE, export_page
-from pellucid.page_files import WEB_FOLDER
-from pellucid.traces.state import TraceState
+from pellucid.observing.event_recording import read_recording
+from pellucid.observing.page_export import DEMO_TRACE, export_page
+from pellucid.observing.page_files import WEB_FOLDER
+from pellucid.observing.traces.state import TraceState
 
 DEMO = WEB_FOLDER / DEMO_TRACE
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from pellucid.page_files import WEB_FOLDER, page_files, security_policy
+from pellucid.observing.page_files import WEB_FOLDER, page_files, security_policy
 
 # Bytes of all files but recordings, which are data: gzipped together, as a folder is sent, and each alone, as a
 # server sends them. docs/LOG.md says what less would need.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pellucid.engine import LLMEngine, kv_storage
-from pellucid.events import EventRecord, Level, RequestStateChanged
 from pellucid.execution import prefix_store
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import EventRecord, Level, RequestStateChanged
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from support.fake_model import fake_engine
 
 PROMPT = [1, 2, 3, 4] * 16

@@ -4,13 +4,14 @@ import random
 
 import pytest
 
-from pellucid.execution.proposers.ngram_index import (
+from pellucid.scheduling.request import Request
+from pellucid.speculation.proposers.ngram_index import (
     MAX_MATCH,
     MAX_TRIED,
     MIN_MATCH,
     NgramIndex,
 )
-from pellucid.execution.proposers.prompt_lookup import (
+from pellucid.speculation.proposers.prompt_lookup import (
     ENOUGH,
     MAX_EDIT,
     MAX_RECENT_TOKENS,
@@ -18,7 +19,6 @@ from pellucid.execution.proposers.prompt_lookup import (
     PromptLookup,
     RecentAnswers,
 )
-from pellucid.scheduling.request import Request
 from support.courses import Courses
 from support.scheduling import make_request
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_defaults import config_defaults
 from pellucid.models.registry import family_of, find_family, parse_model_config
 from support.published_configs import FOLDER, NAMES, facts_or_refusal, published

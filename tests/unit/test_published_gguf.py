@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from pellucid.facts.model_config import GatedDeltaNetConfig, ModelConfig
 from pellucid.loading import gguf_file
 from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
-from pellucid.model_config import GatedDeltaNetConfig, ModelConfig
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from support.published import (
     FOLDER,

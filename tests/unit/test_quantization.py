@@ -17,7 +17,7 @@ from pellucid.backends.quantization.formats import (
 )
 from pellucid.backends.quantization.matrix import concatenate_rows, pack_nibbles
 from pellucid.backends.quantization.weights import quantization_error, quantize_matrix
-from pellucid.config import QUANTIZATIONS
+from pellucid.inputs.config import QUANTIZATIONS
 from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step
 

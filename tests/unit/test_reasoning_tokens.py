@@ -5,7 +5,7 @@ from functools import reduce
 
 import pytest
 
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.text.reasoning_tokens import ReasoningTokens, ThinkingBudget
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
 

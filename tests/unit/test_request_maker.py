@@ -3,9 +3,9 @@
 import pytest
 
 from pellucid.engine.request_maker import RequestMaker
-from pellucid.model_config import LongRopeScaling, RopeConfig
-from pellucid.prompts import ChatPrompt, PromptTooLongError
-from pellucid.sampling_params import SamplingParams
+from pellucid.facts.model_config import LongRopeScaling, RopeConfig
+from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.text.no_tokenizer import NoTokenizer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_model_config
 

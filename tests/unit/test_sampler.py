@@ -18,7 +18,7 @@ from pellucid.execution.sampler import (
     SamplingRow,
 )
 from pellucid.execution.token_observation import NUM_CANDIDATES, FunnelStage, TokenObservation
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution, softmax
 
 Words = tuple[tuple[int, ...], ...]

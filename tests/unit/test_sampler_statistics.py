@@ -11,7 +11,7 @@ from scipy import stats
 
 from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampler import Sampler, SamplingRow
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution
 
 NUM_SEEDS, NUM_POSITIONS = 150, 40

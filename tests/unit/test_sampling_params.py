@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.sampling_params import SamplingParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 

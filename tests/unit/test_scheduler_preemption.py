@@ -2,9 +2,9 @@
 
 import pytest
 
-from pellucid.config import PRIORITY_SECONDS
-from pellucid.event_bus import EventBus
-from pellucid.events import BlockOps, Level
+from pellucid.inputs.config import PRIORITY_SECONDS
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import BlockOps, Level
 from pellucid.scheduling.block_ops import SwapIn, SwapOut
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler

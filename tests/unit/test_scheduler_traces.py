@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from pellucid.event_bus import EventBus
-from pellucid.events import BlockOps, EventRecord, Level, RequestStateChanged
-from pellucid.formulas import BlockNeeds
-from pellucid.sampling_params import SamplingParams
+from pellucid.facts.formulas import BlockNeeds
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks

@@ -1,7 +1,7 @@
 """The scheduler's events: their fields in each case. test_scheduler_traces.py checks that they are true."""
 
-from pellucid.event_bus import EventBus
-from pellucid.events import (
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import (
     BlockOps,
     Event,
     Level,

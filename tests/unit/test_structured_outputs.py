@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.execution.proposers.proposer import Proposer
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.text.grammars import GrammarCompiler
 from pellucid.text.reasoning_tokens import ThinkingBudget
 from pellucid.text.responses.reasoning_marks import ReasoningMarks

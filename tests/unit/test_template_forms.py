@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES
 from support.golden_files import compare

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from pellucid.prompts import ChatPrompt, PromptTooLongError
+from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
 from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 

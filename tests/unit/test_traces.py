@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.event_recording import event_line, open_recording, read_recording, recording
-from pellucid.events import Level
-from pellucid.sampling_params import SamplingParams
-from pellucid.traces.perfetto import ENGINE, PARTS, REQUESTS, perfetto_trace, write_csv
-from pellucid.traces.redaction import Redactor
-from pellucid.traces.state import TraceState
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_recording import event_line, open_recording, read_recording, recording
+from pellucid.observing.events import Level
+from pellucid.observing.traces.perfetto import ENGINE, PARTS, REQUESTS, perfetto_trace, write_csv
+from pellucid.observing.traces.redaction import Redactor
+from pellucid.observing.traces.state import TraceState
 from support.fake_model import fake_engine
 
 Event = dict[str, Any]

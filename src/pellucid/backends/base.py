@@ -13,7 +13,7 @@ from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix,
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable, TableInFile
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
 
 if TYPE_CHECKING:  # the contract needs no extension
     from pellucid.backends.native import Kernels, ThreadPool

@@ -7,8 +7,8 @@ from threadpoolctl import threadpool_limits
 
 from pellucid.backends.base import Backend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.config import EngineConfig
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 
 # Forces a level of the native kernels: "amx", "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"

@@ -28,7 +28,7 @@ from pellucid.backends.ops import Decoder
 from pellucid.backends.program_decoder import ProgramDecoder
 from pellucid.backends.thread_limiter import ThreadLimiter
 from pellucid.backends.tracing import Trace, symbolic_batch
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
 
 # Rows that a program computes at a time; a longer step is cut. This bounds the memory for activations
 # between ops, keeps most of it in cache, and is enough to read the weights once for many rows.

@@ -9,8 +9,8 @@ import numpy as np
 from pellucid.backends import native
 from pellucid.backends.cpu_kv_layout import unpack_layer
 from pellucid.backends.ops import Array, BlockBytes
-from pellucid.kv_groups import kv_groups, kv_places
-from pellucid.model_config import ModelConfig, StateShape
+from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.facts.model_config import ModelConfig, StateShape
 
 
 @dataclass(frozen=True)

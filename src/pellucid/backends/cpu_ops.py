@@ -19,7 +19,7 @@ from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
 from pellucid.backends.row_table import TableInFile, embed_rows
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
-from pellucid.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
+from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 Rows: TypeAlias = Any  # an Array, or a SymbolicArray while a forward is traced
 

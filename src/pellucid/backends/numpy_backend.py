@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from pellucid import formulas
 from pellucid.backends.base import Backend, CompiledDecoder, Draw, StepLogits, StepWeights
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
@@ -17,7 +16,8 @@ from pellucid.backends.numpy_kv_cache import (
 from pellucid.backends.numpy_ops import NumpyOps
 from pellucid.backends.numpy_weights import NumpyWeights
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
-from pellucid.model_config import ModelConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
 
 
 class NumpyBackend(Backend):

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import CodeRows, Slots
 from pellucid.backends.ops import Array, BlockBytes, IntArray
-from pellucid.kv_groups import kv_groups, kv_places
-from pellucid.model_config import ModelConfig
+from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.facts.model_config import ModelConfig
 
 
 class StoredRows(Protocol):

@@ -26,7 +26,7 @@ from pellucid.backends.numpy_weights import (
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.row_table import TableInFile, embed_rows
-from pellucid.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
+from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _SWISH_LIMIT = 7.0
 TILE = 16  # rows that go through a matrix product together

@@ -23,7 +23,7 @@ from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
 from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
 from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
-from pellucid.model_config import RopeConfig
+from pellucid.facts.model_config import RopeConfig
 
 
 def run_program(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.model_config import (
+from pellucid.facts.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
     Llama3RopeScaling,

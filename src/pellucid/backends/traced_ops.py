@@ -18,7 +18,7 @@ from pellucid.backends.tracing import (
     SymbolicArray,
     SymbolicIndices,
 )
-from pellucid.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
+from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 

@@ -19,7 +19,7 @@ from pellucid.backends.native import (
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.backends.row_table import RowTable
-from pellucid.model_config import RopeConfig, RopeGrowth
+from pellucid.facts.model_config import RopeConfig, RopeGrowth
 
 BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
 

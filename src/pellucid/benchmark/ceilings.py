@@ -1,8 +1,8 @@
 """The lower bound of a step's time on this machine, by bandwidth and by arithmetic."""
 
 from pellucid.benchmark.native_machine import measure_machine
-from pellucid.config import EngineConfig
 from pellucid.engine.engine_events import Ceilings
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 
 

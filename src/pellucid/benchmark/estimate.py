@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pellucid import formulas
 from pellucid.backends.quantization.formats import BF16, FORMATS
 from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
@@ -11,9 +10,10 @@ from pellucid.benchmark.measured_speed import SecondsByKind, predicted_seconds
 from pellucid.benchmark.planned_model import PlannedModel
 from pellucid.benchmark.step_work import Step, model_work, steps_of
 from pellucid.benchmark.workloads import Prefill
-from pellucid.kv_groups import block_needs
+from pellucid.facts import formulas
+from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.model_config import ModelConfig
 from pellucid.memory.engine_plan import EnginePlan, max_model_len
-from pellucid.model_config import ModelConfig
 
 MEASURED = "_measured"  # ends the names of times as measured here
 

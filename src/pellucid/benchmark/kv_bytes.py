@@ -1,6 +1,6 @@
 """The bytes of keys and values, by formula."""
 
-from pellucid.model_config import AttentionConfig, ModelConfig
+from pellucid.facts.model_config import AttentionConfig, ModelConfig
 
 NUMBER_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}  # of keys and values
 SCALE_BYTES = 2

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from pellucid.backends.base import Backend
 from pellucid.benchmark.workloads import Workload
-from pellucid.config import EngineConfig
-from pellucid.formulas import BlockNeeds
-from pellucid.kv_groups import block_needs
+from pellucid.facts.formulas import BlockNeeds
+from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.memory.memory_plan import in_gib
-from pellucid.model_config import ModelConfig
 
 
 @dataclass(frozen=True)

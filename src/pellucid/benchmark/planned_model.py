@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from pellucid import formulas
 from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import BF16, FORMATS, MatrixFormat
@@ -10,7 +9,9 @@ from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measured_speed import SecondsByKind
 from pellucid.benchmark.native_machine import measure_machine
 from pellucid.benchmark.speed_file import find_speed, speed_key
-from pellucid.config import EngineConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
 from pellucid.loading.hub import ModelLocation
 from pellucid.loading.hub_headers import find_headers
@@ -26,7 +27,6 @@ from pellucid.memory.engine_plan import (
 )
 from pellucid.memory.memory_plan import MIN_MODEL_LEN
 from pellucid.memory.process_memory import available_memory
-from pellucid.model_config import ModelConfig
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 

@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pellucid import formulas
 from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.kv_plan import KVPlan, plan_kv_cache
 from pellucid.benchmark.workloads import Workload
-from pellucid.config import EngineConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.memory.memory_plan import in_gib
 from pellucid.memory.process_memory import available_memory
-from pellucid.model_config import ModelConfig
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 from pellucid.text.no_tokenizer import NoTokenizer

@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid import formulas
 from pellucid.backends.ops import KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
-from pellucid.config import EngineConfig
-from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
-from pellucid.event_bus import EventBus
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
-from pellucid.kv_groups import kv_groups
-from pellucid.ledger import StepTimes
+from pellucid.facts import formulas
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
-from pellucid.model_config import ModelConfig
-from pellucid.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.ledger import StepTimes
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
+from pellucid.speculation.speculation import make_speculation
 
 NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
 FILL_POSITIONS = 1024  # stored at a time

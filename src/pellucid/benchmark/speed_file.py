@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pellucid import formulas
 from pellucid.backends.base import Backend
 from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measured_speed import MeasuredRun, MeasuredSpeed
 from pellucid.benchmark.measurement import Measurement
 from pellucid.benchmark.step_work import KINDS, model_work, steps_of
-from pellucid.config import EngineConfig
-from pellucid.model_config import ModelConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:  # a plan needs no tokenizer
     from pellucid.loaded_model import LoadedModel

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pellucid import formulas
 from pellucid.backends.quantization.formats import BF16, FORMATS
 from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.workloads import Prefill, Workload
-from pellucid.config import EngineConfig
-from pellucid.model_config import ModelConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 
 # Of matrix products, by the rows that a matrix meets: kernels compute so many together.
 MOST_ROWS = {"one row": 1, "few rows": 4, "some rows": 16, "many rows": 64}

@@ -5,7 +5,7 @@ from pellucid.benchmark.planned_model import plan_stored_model
 from pellucid.checking.facts import model_facts
 from pellucid.checking.report import ModelReport
 from pellucid.checking.tokens import read_token_facts
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.wanted_tensors import check_matrices_are_there

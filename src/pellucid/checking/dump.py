@@ -12,7 +12,7 @@ from typing import Any
 
 from pellucid.checking.check_model import check_model
 from pellucid.checking.template_variables import template_variables
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.file_names import (
     CONFIG_FILE,

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from pellucid.checking.report import LayerFacts, ModelFacts, StoredType
+from pellucid.facts.model_config import LayerConfig
 from pellucid.loading.stored_model import StoredModel
-from pellucid.model_config import LayerConfig
 
 
 def model_facts(stored: StoredModel) -> ModelFacts:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pellucid.checking.chat import chat_facts
 from pellucid.checking.report import ChatFacts, EndToken
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.file_names import (
     CONFIG_FILE,
     GENERATION_CONFIG_FILE,

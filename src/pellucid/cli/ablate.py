@@ -11,7 +11,7 @@ from pellucid.cli.parsing.counts import check_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import Json, ModelOptions
 from pellucid.cli.parsing.panels import WORKLOAD
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:
     from pellucid.benchmark.ablation.ablation import Ablation

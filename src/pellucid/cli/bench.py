@@ -14,9 +14,9 @@ from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import BenchSpeculationOptions, ModelOptions
 from pellucid.cli.parsing.panels import OUTPUT, WORKLOAD
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.progress import progress
-from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.benchmark.measurement import Measurement

@@ -8,7 +8,7 @@ from pellucid.cli.output.terminal import note
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.options import ModelOptions
 from pellucid.cli.parsing.panels import WORKLOAD
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.cli.output.summary import formats, machine_name
 from pellucid.cli.output.terminal import print_table, wrapped
 from pellucid.cli.output.units import counted, flops, num_bytes, rate
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:
     from pellucid.benchmark.machine import Machine

@@ -13,7 +13,7 @@ from pellucid.cli.output.terminal import AnswerWriter, note, note_facts
 from pellucid.cli.output.units import counted
 from pellucid.cli.parsing.model_and_prompt import check_conversation, conversation_prompt
 from pellucid.cli.parsing.option_types import text_with_escapes
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.llm import LLM

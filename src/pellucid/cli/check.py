@@ -12,7 +12,7 @@ from pellucid.cli.output.terminal import EXIT_FAILED
 from pellucid.cli.parsing.models import resolve_model
 from pellucid.cli.parsing.options import MODEL_HELP, Json, StoredModelOptions
 from pellucid.cli.parsing.panels import argument
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:
     from pellucid.checking.report import ModelReport

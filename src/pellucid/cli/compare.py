@@ -28,12 +28,12 @@ from pellucid.cli.parsing.options import (
     SamplingOptions,
     token_limit,
 )
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
+    from pellucid.inputs.prompts import Prompt
     from pellucid.outputs import RequestOutput
-    from pellucid.prompts import Prompt
 
 NUM_WARM_UP_TOKENS = 2
 

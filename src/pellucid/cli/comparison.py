@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pellucid import formulas
+from pellucid.facts import formulas
 
 if TYPE_CHECKING:
     from pellucid.outputs import RequestOutput

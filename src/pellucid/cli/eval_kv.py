@@ -11,11 +11,11 @@ from pellucid.cli.output.terminal import print_table, wrapped
 from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import Json, ModelOptions
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
-    from pellucid.kv_quality import KVQuality, Texts
+    from pellucid.benchmark.kv_quality import KVQuality, Texts
 
 CAPACITY_REFERENCE = "bf16"  # the default format
 COLUMNS = (
@@ -58,7 +58,7 @@ def eval_kv(
         raise ValueError(
             f"--kv-cache-dtype {model_options.kv_cache_dtype}: cannot be chosen here; all formats are measured"
         )
-    from pellucid.kv_quality import KV_FORMATS, measure_kv_quality
+    from pellucid.benchmark.kv_quality import KV_FORMATS, measure_kv_quality
 
     texts = _read_texts(text)
     settings = model_options.settings()
@@ -99,7 +99,7 @@ def quality_object(quality: "KVQuality", qualities: "list[KVQuality]") -> dict[s
 
 
 def _read_texts(path: Path | None) -> "Texts":
-    from pellucid.kv_quality import Texts, held_out_texts
+    from pellucid.benchmark.kv_quality import Texts, held_out_texts
 
     if path is None:
         return held_out_texts()

@@ -76,7 +76,7 @@ def explain(
 
 
 def _from_recording(path: Path, request: str | None, words: ModelAndPrompt) -> Explanation:
-    from pellucid.event_recording import read_recording
+    from pellucid.observing.event_recording import read_recording
 
     if words.typed() != (None, None):
         raise ValueError(f"--events {path}: is a recording; it takes no prompt")
@@ -96,7 +96,7 @@ def _from_run(
 
     from pellucid.benchmark.ceilings import measure_ceilings
     from pellucid.engine import LLMEngine
-    from pellucid.events import Level
+    from pellucid.observing.events import Level
 
     with progress("measure this machine", lambda done, total, elapsed: f"{elapsed:.0f} s"):
         ceilings = measure_ceilings(llm.config, llm.engine.model)

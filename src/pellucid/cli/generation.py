@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pellucid.beam_search_params import RequestParams
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import DIM, AnswerWriter, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes, describe_tokens
-from pellucid.config import EngineConfig
+from pellucid.inputs.beam_search_params import RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.progress import progress
-from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # these import numpy, and --help must not wait for it
     from pellucid.engine import LLMEngine
-    from pellucid.event_bus import EventBus
+    from pellucid.inputs.prompts import ChatPrompt, Prompt
     from pellucid.llm import LLM
+    from pellucid.observing.event_bus import EventBus
     from pellucid.outputs import RequestOutput
-    from pellucid.prompts import ChatPrompt, Prompt
     from pellucid.text.responses.deltas import ResponseDelta
 
 
@@ -200,7 +200,7 @@ def count_answer(
     llm: "LLM", prompt: "Prompt", params: RequestParams, label: str, quiet: bool = False
 ) -> "tuple[RequestOutput, dict[str, str]]":
     """As `count_tokens`; of a conversation also the answer's `content` and `reasoning`."""
-    from pellucid.prompts import ChatPrompt
+    from pellucid.inputs.prompts import ChatPrompt
     from pellucid.text.responses.deltas import ContentText, ReasoningText
 
     if not isinstance(prompt, ChatPrompt):

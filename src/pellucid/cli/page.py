@@ -41,7 +41,7 @@ def page(
     export DIR writes the page and a recording as a folder, for any web server. pellucid serve shows the page of
     a running engine.
     """
-    from pellucid.page_export import export_page
+    from pellucid.observing.page_export import export_page
 
     if recording == EXPORT:
         if directory is None:

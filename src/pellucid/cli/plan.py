@@ -20,7 +20,7 @@ from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
 from pellucid.cli.parsing.options import Json, PlannedModelOptions
 from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Panel
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 MACHINE = Panel("Machine")
 

@@ -12,8 +12,8 @@ from pellucid.cli.output.units import describe_bytes, num_bytes, seconds, times
 from pellucid.cli.parsing.models import exists
 from pellucid.cli.parsing.options import Json
 from pellucid.cli.parsing.panels import argument
-from pellucid.config import QUANTIZATIONS
-from pellucid.model_names import find_short_name
+from pellucid.facts.model_names import find_short_name
+from pellucid.inputs.config import QUANTIZATIONS
 from pellucid.progress import progress
 
 if TYPE_CHECKING:

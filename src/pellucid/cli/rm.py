@@ -8,7 +8,7 @@ import typer
 from pellucid.cli.output.terminal import EXIT_FAILED, note
 from pellucid.cli.output.units import num_bytes
 from pellucid.cli.parsing.panels import argument
-from pellucid.model_names import find_short_name
+from pellucid.facts.model_names import find_short_name
 
 if TYPE_CHECKING:
     from pellucid.model_store.cache import CachedModel

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from pellucid.beam_search_params import RequestParams
 from pellucid.cli.generation import count_answer, count_tokens, load, stream_answer, stream_text
 from pellucid.cli.output.json_output import print_json, request_object
 from pellucid.cli.output.summary import answer_facts, brief_facts
@@ -31,10 +30,11 @@ from pellucid.cli.parsing.options import (
     token_limit,
 )
 from pellucid.cli.parsing.panels import MODEL, OUTPUT
-from pellucid.event_bus import EventBus
-from pellucid.event_recording import recording
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import RequestParams
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.event_recording import recording
 
 MAX_TOKENS_OF_RAW_TEXT = 256  # a text need not end
 

@@ -12,7 +12,7 @@ from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
 from pellucid.cli.parsing.panels import MODEL, Panel
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
 LISTENING, ACCESS = Panel("Address and model name"), Panel("Access")

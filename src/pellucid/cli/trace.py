@@ -87,10 +87,10 @@ async def _record(
 ) -> None:
     from json import loads
 
-    from pellucid.event_recording import event_line, open_recording
-    from pellucid.events import VERSION
+    from pellucid.observing.event_recording import event_line, open_recording
+    from pellucid.observing.events import VERSION
+    from pellucid.observing.traces.redaction import Redactor
     from pellucid.server_client import ServerClient
-    from pellucid.traces.redaction import Redactor
 
     redact = (lambda event: event) if with_text else Redactor()
     num_events = 0
@@ -142,8 +142,8 @@ def _cancelled_by_signals(future: "asyncio.Future[None]") -> Iterator[None]:
 
 
 def _replay(file: Path, until: int | None, speed: float, json: bool) -> None:
-    from pellucid.event_recording import read_recording
-    from pellucid.traces.state import TraceState
+    from pellucid.observing.event_recording import read_recording
+    from pellucid.observing.traces.state import TraceState
 
     if speed < 0:
         raise ValueError(f"--speed {speed}: must be 0 or above")
@@ -193,8 +193,8 @@ def _line(state: Any) -> str:
 def _export(file: Path, perfetto: Path | None, csv: Path | None) -> None:
     from json import dump
 
-    from pellucid.event_recording import read_recording
-    from pellucid.traces.perfetto import perfetto_trace, write_csv
+    from pellucid.observing.event_recording import read_recording
+    from pellucid.observing.traces.perfetto import perfetto_trace, write_csv
 
     if perfetto is None and csv is None:
         raise ValueError("export: needs --perfetto FILE or --csv FILE")

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pellucid.beam_search_params import BeamSearchParams
 from pellucid.engine.output_processor import Completion, OutputProcessor, error_message
 from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import StepResult
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler

@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pellucid import __version__, formulas
+from pellucid import __version__
 from pellucid.backends.base import StepWeights
-from pellucid.config import EngineConfig
-from pellucid.event_bus import EventBus
-from pellucid.events import (
+from pellucid.execution.logprobs import TokenLogprob
+from pellucid.execution.token_observation import TokenObservation
+from pellucid.facts import formulas
+from pellucid.facts.model_config import LayerConfig, ModelConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.loaded_model import LoadedModel
+from pellucid.loading.parameters import Progress
+from pellucid.memory.memory_plan import MemoryPlan
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import (
     Hello,
     HelloDevice,
     HelloKV,
@@ -24,14 +31,9 @@ from pellucid.events import (
     Step,
     Token,
     TokenSource,
+    to_us,
 )
-from pellucid.execution.logprobs import TokenLogprob
-from pellucid.execution.token_observation import TokenObservation
-from pellucid.ledger import Ledger, Part, StepTimes, Work
-from pellucid.loaded_model import LoadedModel
-from pellucid.loading.parameters import Progress
-from pellucid.memory.memory_plan import MemoryPlan
-from pellucid.model_config import LayerConfig, ModelConfig
+from pellucid.observing.ledger import Ledger, Part, StepTimes, Work
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
 
@@ -44,10 +46,6 @@ class Ceilings:
 
     bandwidth_bytes_per_second: float
     flops_per_second: float  # in the arithmetic of the weights
-
-
-def to_us(seconds: float) -> int:
-    return round(seconds * 1e6)
 
 
 def hello(

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
 from pellucid.backends.ops import Array, BlockBytes, KVCache, Ops
-from pellucid.config import EngineConfig
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.execution.attention_lens import (
     AttentionCall,
@@ -28,7 +27,8 @@ from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
-from pellucid.kv_groups import kv_groups, kv_places
+from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler

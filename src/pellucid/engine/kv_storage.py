@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pellucid.backends.ops import KVCache
-from pellucid.config import EngineConfig
-from pellucid.event_bus import EventBus
-from pellucid.events import Warn
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_transfer import BlockTransfer
@@ -17,6 +14,7 @@ from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.checksums import weights_identity
 from pellucid.memory.engine_plan import (
@@ -27,6 +25,8 @@ from pellucid.memory.engine_plan import (
     plan_engine,
 )
 from pellucid.memory.process_memory import available_memory
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Warn
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 
 _log = logging.getLogger(__name__)

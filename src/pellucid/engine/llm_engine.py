@@ -6,28 +6,26 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pellucid.beam_search_params import RequestParams
-from pellucid.config import EngineConfig
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
-from pellucid.engine.speculation import make_speculation
 from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
-from pellucid.event_bus import EventBus
-from pellucid.events import Level, Snapshot
 from pellucid.execution.model_runner import ModelRunner
-from pellucid.execution.proposers.draft_model import DraftModel
-from pellucid.execution.proposers.proposer import Proposer
 from pellucid.execution.sampler import Sampler
-from pellucid.kv_groups import kv_groups
-from pellucid.ledger import StepTimes, Work
+from pellucid.facts.kv_groups import kv_groups
+from pellucid.inputs.beam_search_params import RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.prompts import EncodedPrompt, Prompt
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
 from pellucid.memory.engine_plan import max_model_len
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Level, Snapshot
+from pellucid.observing.ledger import StepTimes, Work
 from pellucid.outputs import (
     CompletionDelta,
     CompletionOutput,
@@ -36,11 +34,13 @@ from pellucid.outputs import (
     RequestOutput,
     SpeculationStatistics,
 )
-from pellucid.prompts import EncodedPrompt, Prompt
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
+from pellucid.speculation.proposers.draft_model import DraftModel
+from pellucid.speculation.proposers.proposer import Proposer
+from pellucid.speculation.speculation import make_speculation
 
 
 class LLMEngine:

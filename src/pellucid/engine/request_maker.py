@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.model_config import DynamicRopeScaling, LongRopeScaling, ModelConfig
-from pellucid.parameter_checks import Interval
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
-from pellucid.sampling_params import SamplingParams
+from pellucid.facts.model_config import DynamicRopeScaling, LongRopeScaling, ModelConfig
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.parameter_checks import Interval
+from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
 from pellucid.text.reasoning_tokens import ThinkingBudget

@@ -4,11 +4,11 @@ import weakref
 from collections import deque
 from typing import Protocol, final
 
-from pellucid.beam_search_params import RequestParams
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.turns import DeferredInterrupt, FairLock
+from pellucid.inputs.beam_search_params import RequestParams
+from pellucid.inputs.prompts import EncodedPrompt
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.prompts import EncodedPrompt
 
 
 class Reader(Protocol):

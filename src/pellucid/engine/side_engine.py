@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar, final
 
-from pellucid.config import EngineConfig
 from pellucid.engine.engine_thread import EngineThread
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.event_bus import Subscriber
-from pellucid.events import Level
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import load_draft_model
+from pellucid.observing.event_bus import Subscriber
+from pellucid.observing.events import Level
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.sampling_params import SamplingParams
 
 Result = TypeVar("Result")
 

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from pellucid.engine.speculation import Speculation
-from pellucid.event_bus import EventBus
-from pellucid.events import Level
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.prefix_store import DiskPrefixStore
-from pellucid.ledger import StepTimes
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Level
+from pellucid.observing.ledger import StepTimes
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.speculation.speculation import Speculation
 
 # For blocks from the disk, before the engine looks at new requests and aborts.
 MAX_WAIT_SECONDS = 0.1

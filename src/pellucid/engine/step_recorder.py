@@ -3,22 +3,21 @@
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
-from pellucid import formulas
-from pellucid.config import EngineConfig
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
     request_ledger,
-    to_us,
     token_chosen,
     token_source,
 )
 from pellucid.engine.output_processor import Completion
-from pellucid.event_bus import EventBus
-from pellucid.events import Level
 from pellucid.execution.model_runner import StepResult
-from pellucid.ledger import Ledger, LedgerBook, StepTimes, Work
-from pellucid.model_config import ModelConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Level, to_us
+from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.text.tokenizer import Tokenizer

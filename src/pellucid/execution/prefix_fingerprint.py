@@ -4,8 +4,8 @@ import hashlib
 
 from pellucid import __version__
 from pellucid.backends.base import Backend
-from pellucid.config import EngineConfig
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 
 
 def prefix_fingerprint(

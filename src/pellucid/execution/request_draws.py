@@ -10,7 +10,7 @@ from pellucid.backends.base import Draw, DrawSettings
 from pellucid.execution.odds import sharpness
 from pellucid.execution.sampling_order import forced_token
 from pellucid.execution.sampling_stages import completions
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 
 TokenIds = npt.NDArray[np.int32]

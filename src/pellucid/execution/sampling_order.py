@@ -6,7 +6,7 @@ from functools import partial
 
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
 
 

@@ -15,7 +15,7 @@ from pellucid.execution.candidates import Candidates, IntArray, Logits
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
 from pellucid.execution.odds import sharpness
 from pellucid.execution.sampling_order import Stage
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 NUM_CANDIDATES = 10
 SUMMARIZED_STAGES = frozenset({"temperature", "top_k", "top_p", "min_p"})

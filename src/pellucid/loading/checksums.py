@@ -5,9 +5,9 @@ import os
 import re
 from pathlib import Path
 
+from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.files import open_regular, read_bytes
 from pellucid.loading.gguf_names import part_names
-from pellucid.parameter_checks import shown
 
 SUMS_FILE = "SHA256SUMS"
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
 from pellucid.loading.gguf_names import part_names
 

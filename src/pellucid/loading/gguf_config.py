@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_tokenizer_keys import BOS_TOKEN_ID, read_end_token_ids, role_id
 from pellucid.loading.tensor_source import as_floats
-from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.gguf_dialects import dialect_of, usual_architecture
 from pellucid.models.gguf_keys import check_keys
@@ -19,7 +20,6 @@ from pellucid.models.gguf_metadata import ROPE_DIM, GgufMetadata
 from pellucid.models.needs import why_not
 from pellucid.models.registry import find_gguf_family, gguf_architectures
 from pellucid.models.unused_parts import count_parts, left_out_note
-from pellucid.sampling_params import SamplingParams
 
 _OTHER_TYPES = {
     "adapter": "the file is a LoRA adapter: merge it into its base model with llama-export-lora",

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import (
     check_is_whole,

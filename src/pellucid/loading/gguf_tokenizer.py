@@ -19,7 +19,8 @@ from tokenizers import (
     processors,
 )
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.gguf_splittings import Splitting
 from pellucid.loading.gguf_tokenizer_facts import (
     MERGED,
@@ -31,7 +32,6 @@ from pellucid.loading.gguf_tokenizer_facts import (
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
-from pellucid.parameter_checks import MAX_SHOWN, shown
 
 _SPACE = "▁"
 _ARCHITECTURE = "general.architecture"

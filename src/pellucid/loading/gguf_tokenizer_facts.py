@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_splittings import SPLITTINGS, Splitting
 from pellucid.loading.gguf_tokenizer_keys import (
     EOS_TOKEN_ID,

@@ -2,7 +2,7 @@
 
 import re
 
-from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.facts.json_object import MAX_INTEGER, JsonObject
 
 PREFIX = "tokenizer.ggml."
 MODEL, PRE, TOKENS, TOKEN_TYPE, SCORES, MERGES = (

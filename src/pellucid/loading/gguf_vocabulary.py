@@ -5,7 +5,8 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.gguf_tokenizer_keys import (
     END_ROLES,
     EOS_TOKEN_IDS,
@@ -14,7 +15,6 @@ from pellucid.loading.gguf_tokenizer_keys import (
     TOKENS,
     role_id,
 )
-from pellucid.parameter_checks import shown
 
 # By the names that chat templates use.
 _ROLES = {

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loading.file_names import CONFIG_FILE, GENERATION_CONFIG_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import read_quantization_config
-from pellucid.model_config import ModelConfig
 from pellucid.models.registry import parse_model_config
-from pellucid.sampling_params import SamplingParams
 
 # What vLLM takes from generation_config.json, and typical_p. Limits on length are the caller's.
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from pellucid.facts.model_names import find_short_name
 from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE, has_weights
 from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
 from pellucid.loading.hub_repository import HubName, fetch_files, list_files
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantization_settings import SETTINGS_FILES
-from pellucid.model_names import find_short_name
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "pellucid-5m"
 BUNDLED_DRAFT_MODEL = BUNDLED_MODEL.with_name("pellucid-1m-draft")

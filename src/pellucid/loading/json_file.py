@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.files import read_bytes
 
 # A list takes up to fifty times the memory of its two characters.

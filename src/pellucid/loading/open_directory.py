@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.checksums import verify_checksums
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
@@ -19,7 +20,6 @@ from pellucid.loading.quantization_settings import find_quantization
 from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import TensorSource
-from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
 from pellucid.models.unused_parts import count_parts, left_out_note

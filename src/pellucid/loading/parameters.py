@@ -17,9 +17,9 @@ from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
 from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
+from pellucid.facts.model_config import AttentionConfig, ModelConfig
 from pellucid.loading.non_finite import first_non_finite
 from pellucid.loading.tensor_source import TensorSource, as_floats
-from pellucid.model_config import AttentionConfig, ModelConfig
 from pellucid.models.family import WeightNames
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.json_file import read_json_object
 
 CONFIG_KEY = "quantization_config"

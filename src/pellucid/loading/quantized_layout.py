@@ -15,13 +15,13 @@ import numpy.typing as npt
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.facts.json_object import MAX_INTEGER, JsonObject
+from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
 from pellucid.loading.quantization_settings import METHOD_KEY
 from pellucid.loading.safetensors_file import SafetensorsFile
-from pellucid.parameter_checks import shown
 
 LARGEST_ZERO_POINT = 15
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.files import MappedFile, open_regular
-from pellucid.parameter_checks import MAX_SHOWN, shown
 
 MAX_TENSORS = 1 << 16
 MAX_NAME_CHARACTERS = 1 << 10

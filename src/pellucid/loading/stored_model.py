@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pellucid.backends.quantization.formats import IntegerFormat
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loading.tensor_source import TensorSource
-from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
-from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:  # the library takes a while to import, and headers need none of it
     from tokenizers import Tokenizer

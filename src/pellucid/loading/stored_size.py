@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pellucid.backends.quantization.formats import BF16, F16, F32, FloatFormat, MatrixFormat
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.file_names import CONFIG_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.quantization_settings import find_quantization

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.stored_model import StoredModel
-from pellucid.model_config import ModelConfig
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
 

@@ -6,10 +6,11 @@ from math import ceil
 from typing import NamedTuple
 
 from pellucid.backends.base import Backend
-from pellucid.config import EngineConfig
 from pellucid.execution.state_pieces import num_pieces
-from pellucid.formulas import state_bytes
-from pellucid.kv_groups import block_needs
+from pellucid.facts.formulas import state_bytes
+from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.memory.memory_plan import (
     MemoryNeeds,
     MemoryPlan,
@@ -17,7 +18,6 @@ from pellucid.memory.memory_plan import (
     limit_blocks,
     plan_memory,
 )
-from pellucid.model_config import ModelConfig
 from pellucid.scheduling.state_pool import StatePool
 
 LOGIT_BYTES = 4

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pellucid.backends.quantization.formats import FORMATS, MatrixFormat
-from pellucid.config import EngineConfig
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.stored_model import StoredModel
 
 if TYPE_CHECKING:  # importing backends takes longer than counting

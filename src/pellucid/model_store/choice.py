@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid import formulas
 from pellucid.benchmark.planned_model import plan_stored_model
-from pellucid.config import EngineConfig
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+from pellucid.facts.model_names import MODEL_NAMES, KnownModel
+from pellucid.inputs.config import EngineConfig
 from pellucid.loading.gguf_names import models_among
 from pellucid.loading.hub import ALWAYS_THERE
 from pellucid.loading.hub_headers import find_headers
 from pellucid.loading.hub_repository import HubName, fetch_files, list_files
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import in_gib, plan_weights
-from pellucid.model_config import ModelConfig
-from pellucid.model_names import MODEL_NAMES, KnownModel
 from pellucid.model_store.cache import CachedModel, cached_models
 from pellucid.shapes import SHAPES
 

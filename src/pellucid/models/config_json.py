@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import (
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import (
     Activation,
     AttentionConfig,
     LayerConfig,

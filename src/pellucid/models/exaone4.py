@@ -4,8 +4,8 @@ full layers do not rotate."""
 from collections.abc import Sequence
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig, RopeConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import (
     Windows,
     llama_like,

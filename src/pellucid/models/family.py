@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from pellucid.backends.ops import Decoder, Ops, Parameters
-from pellucid.json_object import JsonObject
-from pellucid.model_config import LayerConfig, ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import LayerConfig, ModelConfig
 from pellucid.models.config_defaults import OTHER_NAMES, config_defaults
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
 from pellucid.models.unused_parts import DRAFTS, NOTHING, UNUSED_PARTS

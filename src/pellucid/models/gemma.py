@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig, RopeConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import (
     RopesReader,
     Windows,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pellucid.json_object import MAX_INTEGER, JsonObject
+from pellucid.facts.json_object import MAX_INTEGER, JsonObject
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 
 BLOCK_COUNT, CONTEXT, WINDOW = "block_count", "context_length", "attention.sliding_window"

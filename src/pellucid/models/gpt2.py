@@ -3,8 +3,8 @@
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
-from pellucid.json_object import JsonObject
-from pellucid.model_config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
 from pellucid.models.config_json import (
     MAX_LAYERS,
     even_share,

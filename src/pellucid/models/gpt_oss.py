@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ExpertsConfig, ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ExpertsConfig, ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
 from pellucid.models.gguf_metadata import (

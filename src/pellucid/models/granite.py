@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ExpertsConfig, ModelConfig, RopeConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ExpertsConfig, ModelConfig, RopeConfig
 from pellucid.models.config_json import (
     RopesReader,
     Windows,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Matrix, Ops, Parameters, Vector
-from pellucid.model_config import ModelConfig, RopeConfig
+from pellucid.facts.model_config import ModelConfig, RopeConfig
 
 
 class DecoderLayer(Protocol):

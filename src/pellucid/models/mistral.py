@@ -3,8 +3,8 @@ with their position."""
 
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig, RopeGrowth
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import (

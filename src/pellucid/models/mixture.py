@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ExpertsConfig, MLPConfig, ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ExpertsConfig, MLPConfig, ModelConfig
 from pellucid.models.config_json import (
     attention_biases,
     llama_like,

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, one_window, same_rope
 from pellucid.models.family import (
     FUSED_GATE_UP,

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import (
     Windows,
     WindowsReader,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import Windows, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import (

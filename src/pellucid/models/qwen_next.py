@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import (
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import (
     ExpertsConfig,
     GatedDeltaNetConfig,
     LayerConfig,

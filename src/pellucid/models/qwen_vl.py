@@ -3,8 +3,8 @@
 Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothing.
 """
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.family import (
     LLAMA_WEIGHTS,
     QK_NORM_WEIGHTS,

@@ -1,7 +1,7 @@
 """Recurrent layers that decoders share: they mix tokens by a state of a fixed size instead of by attention."""
 
 from pellucid.backends.ops import Array, ForwardBatch, Ops, Parameters, StateLayer
-from pellucid.model_config import GatedDeltaNetConfig, ModelConfig, ShortConvolutionConfig
+from pellucid.facts.model_config import GatedDeltaNetConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.models.layers import Attention
 
 

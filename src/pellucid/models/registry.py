@@ -1,7 +1,7 @@
 """The registry of families: the family of a checkpoint, by config.json or GGUF metadata."""
 
-from pellucid.json_object import MAX_INTEGER, JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import MAX_INTEGER, JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.ernie import ERNIE
 from pellucid.models.exaone4 import EXAONE4
 from pellucid.models.family import DecoderClass, Family

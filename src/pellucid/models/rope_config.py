@@ -8,8 +8,8 @@ follow transformers' modeling_rope_utils.py.
 import math
 from collections.abc import Callable, Mapping
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import (
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
     Llama3RopeScaling,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig, RopeConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config

@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
-from pellucid.json_object import JsonObject
-from pellucid.model_config import ModelConfig
+from pellucid.facts.json_object import JsonObject
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, same_rope
 from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
 from pellucid.models.gguf_metadata import EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values

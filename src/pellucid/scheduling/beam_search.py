@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pellucid.beam_search_params import BeamSearchParams
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 
 

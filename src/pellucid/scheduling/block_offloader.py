@@ -1,6 +1,6 @@
 """The block offloader: moves block contents to the swap file, and brings offloaded contents back on admission."""
 
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import BlockOps, LoadBlock, SwapIn
 from pellucid.scheduling.block_pool import BlockPool

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from pellucid.events import BlockOpRow
+from pellucid.observing.events import BlockOpRow
 from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.prefix_index import PrefixIndex
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block_offloader import BlockOffloader
 from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.block_pool import BlockPool

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, SnapshotKey
 from pellucid.scheduling.block_pool import BlockPool

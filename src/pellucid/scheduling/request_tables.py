@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import BlockOps, CopyBlock
 from pellucid.scheduling.block_pool import BlockPool

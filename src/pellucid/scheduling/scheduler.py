@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 
-from pellucid.config import PRIORITY_SECONDS
-from pellucid.events import Snapshot
+from pellucid.inputs.config import PRIORITY_SECONDS
+from pellucid.observing.events import Snapshot
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.preemption import Preemption

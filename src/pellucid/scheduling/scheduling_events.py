@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pellucid.events import (
+from pellucid.observing.events import (
     BlockOps,
     Event,
     Level,

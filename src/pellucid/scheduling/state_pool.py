@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from pellucid.events import StateOpRow
+from pellucid.observing.events import StateOpRow
 
 # Snapshots of unfinished outputs take at most 1 / OUTPUT_SHARE of the slots for snapshots: each decoding request
 # takes one after another, and together they would evict the snapshots of all prompts.

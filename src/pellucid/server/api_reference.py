@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pellucid.page_files import PageFiles
+from pellucid.observing.page_files import PageFiles
 from pellucid.server.endpoint import Call, Reply
 
 _TEMPLATE = Path(__file__).with_suffix(".html")

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.page_files import page_files
+from pellucid.observing.page_files import page_files
 from pellucid.server.access import Access, refusal
 from pellucid.server.api_keys import Caller, Role
 from pellucid.server.api_reference import ApiReference

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from pellucid import formulas
 from pellucid.async_engine import SideEngine
-from pellucid.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
-from pellucid.kv_groups import block_needs
+from pellucid.facts import formulas
+from pellucid.facts.kv_groups import block_needs
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import error_of, overloaded, refused
 from pellucid.server.run_bodies import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody

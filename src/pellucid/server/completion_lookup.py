@@ -4,9 +4,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pellucid.inputs.prompts import EncodedPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.prompts import EncodedPrompt
-from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import Caller
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import GenerationService

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pellucid.async_engine import EngineStoppedError, TooManyRequestsError
-from pellucid.prompts import PromptTooLongError
+from pellucid.inputs.prompts import PromptTooLongError
 
 
 @dataclass(eq=False)

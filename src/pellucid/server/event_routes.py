@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from pellucid.event_feed import FeedReader
-from pellucid.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
+from pellucid.observing.event_feed import FeedReader
+from pellucid.observing.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
 from pellucid.server.api_keys import Role
 from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
 from pellucid.server.errors import ApiError, refused

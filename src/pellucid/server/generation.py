@@ -12,11 +12,11 @@ from functools import partial
 from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream, TextThreads
-from pellucid.config import PRIORITY_SECONDS
-from pellucid.event_feed import EventFeed
+from pellucid.inputs.config import PRIORITY_SECONDS
+from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
-from pellucid.prompts import ChatPrompt, EncodedPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
 from pellucid.server.admission import Admission, Place
 from pellucid.server.api_keys import ANYONE, Caller
 from pellucid.server.config import Limits

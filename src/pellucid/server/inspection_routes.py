@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pellucid.async_engine import Inspector, NoBlocksError
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.completion_lookup import RememberedCompletion, find_completion
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused

@@ -20,7 +20,7 @@ from pellucid.benchmark.load.traffic import (
     Traffic,
     words,
 )
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import error_of, overloaded, refused
 from pellucid.server.generation import GenerationRequest

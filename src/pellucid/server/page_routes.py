@@ -1,6 +1,6 @@
 """/page: the live page and its files. They hold no secrets and need no key; the routes that the page calls do."""
 
-from pellucid.page_files import page_files, security_policy
+from pellucid.observing.page_files import page_files, security_policy
 from pellucid.server.endpoint import Call, Handler, Reply, StreamedReply
 from pellucid.server.errors import ApiError
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pellucid.event_bus import EventBus
-from pellucid.events import (
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import (
     EventRecord,
     Level,
     Preempted,
@@ -22,7 +23,6 @@ from pellucid.events import (
     RequestStateChanged,
 )
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_keys import Caller
 from pellucid.server.errors import ApiError, refused
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from pellucid.config import MAX_DRAFT_TOKENS
+from pellucid.inputs.config import MAX_DRAFT_TOKENS
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pellucid import __version__
 from pellucid.async_engine import AsyncLLMEngine
-from pellucid.formulas import embedding_parameters, matrix_parameters
+from pellucid.facts.formulas import embedding_parameters, matrix_parameters
 from pellucid.server.errors import ApiError
 
 MAX_NAME = 256  # characters

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pellucid.events import (
+from pellucid.observing.events import (
     Event,
     Preempted,
     PrefixMatched,

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import AddedToken, normalizers
 
-from pellucid.conversation import num_characters
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.conversation import num_characters
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
 from pellucid.text.text_encoder import TextEncoder

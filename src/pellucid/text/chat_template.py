@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pellucid.conversation import Message, Tool
+from pellucid.inputs.conversation import Message, Tool
 
 _WORKER = Path(__file__).with_name("chat_template_worker.py")
 # Python's own start, nothing of the template: long, for a busy machine.

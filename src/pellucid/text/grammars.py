@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.answer_tokens import SeenTokens
-from pellucid.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from pellucid.text.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from typing import NoReturn
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import WordLevel
 
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.text.tokenizer import Tokenizer
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.conversation import Message, argument_object
+from pellucid.inputs.conversation import Message, argument_object
 from pellucid.text.chat_template import ChatTemplate, RenderingTime, TemplateTimeoutError
 from pellucid.text.turn_order import TurnOrder, as_parts, as_text, find_order, in_order
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HfTokenizer
 
-from pellucid.prompts import PromptTooLongError
+from pellucid.inputs.prompts import PromptTooLongError
 
 # The library holds the GIL while it encodes one text, some 2 microseconds a character, and not while it
 # encodes a batch of them.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as HfTokenizer
 
-from pellucid.conversation import Message, check_text
+from pellucid.inputs.conversation import Message, check_text
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.loading.stored_model import StoredTokenizer
-from pellucid.parameter_checks import shown
-from pellucid.prompts import ChatPrompt
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.text_encoder import TextEncoder

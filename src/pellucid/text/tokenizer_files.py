@@ -11,11 +11,11 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import BPE
 
-from pellucid.json_object import MAX_INTEGER
+from pellucid.facts.json_object import MAX_INTEGER
+from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.file_names import TOKENIZER_CONFIG_FILE
 from pellucid.loading.files import read_bytes
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
-from pellucid.parameter_checks import MAX_SHOWN, shown
 from pellucid.text.text_encoder import is_panic
 from pellucid.text.tokenizer_texts import (
     find_tokenizer_file,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pellucid.conversation import Message
+from pellucid.inputs.conversation import Message
 
 Messages: TypeAlias = list[dict[str, Any]]
 Roles: TypeAlias = tuple[str, str]  # of two neighbours

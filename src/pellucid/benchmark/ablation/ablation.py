@@ -8,10 +8,10 @@ from pellucid.benchmark.ablation.capacity import CapacityResult, measure_capacit
 from pellucid.benchmark.ablation.kv_formats import KVFormatResult, measure_kv_formats
 from pellucid.benchmark.ablation.prefix import PrefixResult, measure_prefix
 from pellucid.benchmark.ablation.requests import mixed_requests
-from pellucid.config import EngineConfig
-from pellucid.kv_groups import block_needs
+from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
-from pellucid.model_config import ModelConfig
 
 OnPart = Callable[[str], None]
 

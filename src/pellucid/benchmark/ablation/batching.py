@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pellucid.benchmark.ablation.requests import MixedRequest, Times, run_groups
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 
 NUM_SEATS = 8  # requests that run together, in a static and in a continuous batch

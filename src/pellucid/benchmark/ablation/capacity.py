@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pellucid.benchmark.ablation.requests import MixedRequest
-from pellucid.formulas import BlockNeeds
+from pellucid.facts.formulas import BlockNeeds
 
 NUM_CONTEXTS = 4  # the memory has room for this many whole contexts
 

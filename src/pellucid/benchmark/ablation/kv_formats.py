@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 
 KV_FORMATS = ("bf16", "int8", "int4")  # the first is what the others are compared with

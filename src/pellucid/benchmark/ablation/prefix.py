@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pellucid.benchmark.ablation.requests import random_prompt
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
-from pellucid.kv_groups import block_needs
+from pellucid.facts.kv_groups import block_needs
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
-from pellucid.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 2000
 QUESTION_TOKENS = 16  # at the end of the prompt, different each time

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.engine import LLMEngine
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 
 SHORTEST_PROMPT, LONGEST_PROMPT = 32, 512
 SHORTEST_OUTPUT, LONGEST_OUTPUT = 16, 128

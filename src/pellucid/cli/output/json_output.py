@@ -5,9 +5,9 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine

@@ -6,11 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.cli.output.units import counted, num_bytes, rate, seconds
 from pellucid.cli.parsing.options import SamplingOptions
-from pellucid.config import EngineConfig
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine

@@ -17,12 +17,12 @@ from pellucid.cli.parsing.models import (
 from pellucid.cli.parsing.options import MODEL_HELP
 from pellucid.cli.parsing.panels import MODEL, PROMPT, argument
 from pellucid.cli.parsing.settings import origin
-from pellucid.model_names import find_short_name
-from pellucid.prompts import ChatPrompt
+from pellucid.facts.model_names import find_short_name
+from pellucid.inputs.prompts import ChatPrompt
 
 if TYPE_CHECKING:
+    from pellucid.inputs.prompts import Prompt
     from pellucid.llm import LLM
-    from pellucid.prompts import Prompt
 
 MODEL_ARGUMENT = argument("MODEL", MODEL_HELP, autocompletion=complete_model)
 _Model = Annotated[str | None, MODEL.option("MODEL", "The same as MODEL.", "--model", "-m")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from pellucid.cli.output.terminal import note
-from pellucid.model_names import MODEL_NAMES, close_names, find_short_name
+from pellucid.facts.model_names import MODEL_NAMES, close_names, find_short_name
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
 _HUB_ADDRESS = re.compile(r"(https://)?(hf\.co|huggingface\.co)/")

@@ -8,7 +8,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pellucid.beam_search_params import BeamSearchParams
 from pellucid.cli.parsing.models import complete_model, resolve_model
 from pellucid.cli.parsing.option_types import (
     directory,
@@ -30,10 +29,11 @@ from pellucid.cli.parsing.panels import (
     argument,
 )
 from pellucid.cli.parsing.settings import origin_of_error
-from pellucid.config import QUANTIZATIONS, EngineConfig
-from pellucid.model_names import find_short_name
-from pellucid.sampling_params import SamplingParams
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.facts.model_names import find_short_name
+from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.config import QUANTIZATIONS, EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 
 MODEL_HELP = (
     "Directory in Hugging Face layout, .gguf file, owner/name on the Hugging Face hub, or a short name such"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import IntegerFormat
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.safetensors_file import TensorInfo
 

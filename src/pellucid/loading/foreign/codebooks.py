@@ -7,7 +7,8 @@ import numpy as np
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import GROUP, MEDIUM_GROUP, MXFP4, NF4, NORMAL_FLOAT
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
+from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import (
     Arrays,
@@ -16,7 +17,6 @@ from pellucid.loading.foreign.arrays import (
     outputs_and_inputs,
     rounded_to_f16,
 )
-from pellucid.parameter_checks import shown
 
 
 def mxfp4_matrices(checkpoint: Checkpoint) -> Matrices:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import GROUP, INT4_MIN, INT8_MIN, MXFP4, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import (
     FLOATS,

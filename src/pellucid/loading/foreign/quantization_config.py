@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pellucid.backends.quantization.formats import LARGE_GROUP
-from pellucid.json_object import JsonObject
+from pellucid.facts.json_object import JsonObject
 from pellucid.loading.foreign.arrays import FindMatrices, outputs_and_inputs
 from pellucid.loading.foreign.codebooks import mxfp4_matrices, nf4_matrices
 from pellucid.loading.foreign.fp8 import fp8_matrices

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pellucid.conversation import Tool
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.conversation import Tool
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.generation import Generation
 from pellucid.server.protocols.answer_rules import AnswerRule
 from pellucid.server.protocols.answers import AnswerBlocks

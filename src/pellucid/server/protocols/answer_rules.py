@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.conversation import Tool
-from pellucid.parameter_checks import shown
+from pellucid.inputs.conversation import Tool
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.server.errors import refused, rule_refused
-from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.text.responses.format import ResponseFormat
 
 _STRUCTURED_OUTPUTS = ("json", "regex", "choice", "grammar", "json_object")

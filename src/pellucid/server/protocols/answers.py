@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pellucid.conversation import argument_object
+from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta
 from pellucid.text.reasoning_tokens import ReasoningTokens
 from pellucid.text.responses.deltas import (

@@ -6,7 +6,7 @@ Clients send back an assistant's message with all keys that their library added,
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pellucid.conversation import KEYS_BY_ROLE
+from pellucid.inputs.conversation import KEYS_BY_ROLE
 from pellucid.server.fields import warn_of_unknown_keys
 from pellucid.server.protocols.parts import part_text
 

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.parameter_checks import shown
+from pellucid.inputs.parameter_checks import shown
 from pellucid.server.errors import refused
 
 _TEXT_KEYS = {

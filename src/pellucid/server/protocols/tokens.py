@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured

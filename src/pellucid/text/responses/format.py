@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pellucid.conversation import Tool
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.conversation import Tool
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.text.responses.call_grammar import (
     ArgumentSyntax,
     CallGrammar,

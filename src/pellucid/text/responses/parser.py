@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import regex
 
-from pellucid.conversation import Tool
+from pellucid.inputs.conversation import Tool
 from pellucid.text.responses.content import MATCH_SECONDS, searched
 from pellucid.text.responses.deltas import ContentText, ReasoningText, ResponseDelta, merged
 from pellucid.text.responses.template import (

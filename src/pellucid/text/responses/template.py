@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import regex
 
-from pellucid.parameter_checks import MAX_SHOWN, shown
+from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 
 FORMS = ("text", "int", "float", "bool", "json", "xml-inline", "kv-lines")
 MAX_PATTERN_CHARS = 4096

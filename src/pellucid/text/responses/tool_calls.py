@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import regex
 
-from pellucid.conversation import Tool
+from pellucid.inputs.conversation import Tool
 from pellucid.text.responses.content import in_type, parsed_content, parsed_value, searched
 from pellucid.text.responses.deltas import (
     ContentText,

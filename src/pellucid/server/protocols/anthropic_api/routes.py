@@ -5,8 +5,8 @@ https://docs.claude.com/en/api/messages
 
 from dataclasses import dataclass
 
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.generation import GenerationRequest

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pellucid.parameter_checks import shown
+from pellucid.inputs.parameter_checks import shown
 from pellucid.server.errors import refused
 from pellucid.server.protocols.parts import placeholder
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal
 
-from pellucid.parameter_checks import shown
+from pellucid.inputs.parameter_checks import shown
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
 from pellucid.server.protocols.openai_shared.fields import (

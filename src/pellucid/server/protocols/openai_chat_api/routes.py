@@ -5,8 +5,8 @@ https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM 
 
 from dataclasses import dataclass
 
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/completions, with vLLM's addition
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.prompts import Prompt
+from pellucid.inputs.prompts import Prompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.parameter_checks import shown
-from pellucid.prompts import ChatPrompt
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
 from pellucid.server.protocols.answers import shown_tools

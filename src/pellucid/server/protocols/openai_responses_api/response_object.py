@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pellucid.conversation import argument_object
+from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.cache_comparison import CacheComparison, CacheOutcome, compare_with
 from pellucid.server.generation import Generation, whole_delta

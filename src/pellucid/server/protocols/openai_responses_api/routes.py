@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pellucid.parameter_checks import shown
-from pellucid.prompts import ChatPrompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused

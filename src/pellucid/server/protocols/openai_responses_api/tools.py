@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.parameter_checks import shown
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.structured_outputs import MAX_GRAMMAR_CHARS
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
-from pellucid.structured_outputs import MAX_GRAMMAR_CHARS
 from pellucid.text.lark_patterns import lark_pattern
 
 INPUT = "input"  # the only argument of a custom tool

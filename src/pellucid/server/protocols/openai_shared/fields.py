@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, neutral_at, not_served, without_effect
 from pellucid.server.protocols.answer_rules import (

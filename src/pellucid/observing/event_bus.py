@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import RLock
 
-from pellucid.events import Event, EventRecord, Hello, Level, Token, Warn
+from pellucid.observing.events import Event, EventRecord, Hello, Level, Token, Warn
 
 Subscriber = Callable[[EventRecord], None]
 

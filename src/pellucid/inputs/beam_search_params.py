@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pellucid.parameter_checks import Interval, refuse
-from pellucid.sampling_params import DEFAULT_MAX_TOKENS, MAX_N, SamplingParams
+from pellucid.inputs.parameter_checks import Interval, refuse
+from pellucid.inputs.sampling_params import DEFAULT_MAX_TOKENS, MAX_N, SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypedDict, TypeVar
 
-from pellucid.beam_search_params import BeamSearchParams, RequestParams
-from pellucid.prompts import ChatPrompt, Prompt
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.prompts import ChatPrompt, Prompt
+from pellucid.inputs.sampling_params import SamplingParams
 
 
 class TextPrompt(TypedDict):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.config import EngineConfig
+from pellucid.inputs.config import EngineConfig
 
 _RENAMED = {
     "gpu_memory_utilization": "memory_utilization",

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pellucid.config import EngineConfig
 from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.outputs import RequestOutput
-from pellucid.sampling_params import SamplingParams
 
 REFERENCE_FORMAT = "f32"
 KV_FORMATS = (REFERENCE_FORMAT, "bf16", "int8", "int4")
-HELD_OUT = Path(__file__).parent / "assets" / "held-out.json"
+HELD_OUT = Path(__file__).parents[1] / "assets" / "held-out.json"
 NUM_CONTINUED_TOKENS = 64
 LONGEST_WINDOW = 2048  # tokens: longer texts are read in pieces
 

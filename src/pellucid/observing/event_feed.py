@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from threading import Lock
 from typing import final
 
-from pellucid.event_bus import EventBus, Interest
-from pellucid.events import EventRecord, Gap, Level
+from pellucid.observing.event_bus import EventBus, Interest
+from pellucid.observing.events import EventRecord, Gap, Level
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
 MAX_TAKEN = 1_000  # events that a reader takes at once, while the engine may wait for the ring

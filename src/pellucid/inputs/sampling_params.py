@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pellucid.parameter_checks import (
+from pellucid.inputs.parameter_checks import (
     TOKEN_ID,
     Interval,
     check_num_token_ids,
@@ -13,7 +13,7 @@ from pellucid.parameter_checks import (
     refuse,
     shown,
 )
-from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on

@@ -5,19 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
-from pellucid.config import MAX_DRAFT_TOKENS, EngineConfig
-from pellucid.engine.engine_events import to_us
-from pellucid.event_bus import EventBus
-from pellucid.events import DraftRound, DraftStep, Level, Speculating
-from pellucid.execution.draft_comparison import compare_drafts
 from pellucid.execution.model_runner import StepResult
-from pellucid.execution.proposers.prompt_lookup import PromptLookup
-from pellucid.execution.proposers.proposer import Proposer
-from pellucid.model_config import ModelConfig
+from pellucid.facts.model_config import ModelConfig
+from pellucid.inputs.config import MAX_DRAFT_TOKENS, EngineConfig
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import DraftRound, DraftStep, Level, Speculating, to_us
 from pellucid.outputs import SpeculationStatistics
-from pellucid.scheduling.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, Verdict
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.speculation.draft_comparison import compare_drafts
+from pellucid.speculation.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, Verdict
+from pellucid.speculation.proposers.prompt_lookup import PromptLookup
+from pellucid.speculation.proposers.proposer import Proposer
 
 NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pellucid.formulas import BlockNeeds
-from pellucid.model_config import ModelConfig
+from pellucid.facts.formulas import BlockNeeds
+from pellucid.facts.model_config import ModelConfig
 
 # More groups need less padding in blocks, but each group costs one block table more for each request.
 MAX_GROUPS = 8

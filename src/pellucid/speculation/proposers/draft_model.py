@@ -6,11 +6,11 @@ from typing import Protocol
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
-from pellucid.execution.proposers.common_vocabulary import CommonVocabulary
-from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.speculation.proposers.common_vocabulary import CommonVocabulary
+from pellucid.speculation.proposers.proposer import Proposer
 
 
 class DraftBlocks(Protocol):

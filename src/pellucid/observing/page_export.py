@@ -4,8 +4,8 @@ import html
 import shutil
 from pathlib import Path
 
-from pellucid.event_recording import read_recording
-from pellucid.page_files import page_files, security_policy
+from pellucid.observing.event_recording import read_recording
+from pellucid.observing.page_files import page_files, security_policy
 
 DEMO_TRACE = "traces/demo.jsonl.gz"  # below web/
 NO_TRACE = '<meta name="pellucid-trace" content="">'  # in index.html

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-WEB_FOLDER = Path(__file__).parent / "web"
+WEB_FOLDER = Path(__file__).parents[1] / "web"
 MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".gz": "application/gzip",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from pellucid.parameter_checks import shown
+from pellucid.inputs.parameter_checks import shown
 
 # {"role": "user", "content": "..."}; the keys are those of OpenAI's chat completions
 Message: TypeAlias = Mapping[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.parameter_checks import checked_strings, refuse
+from pellucid.inputs.parameter_checks import checked_strings, refuse
 
 MAX_GRAMMAR_CHARS = 200_000
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")

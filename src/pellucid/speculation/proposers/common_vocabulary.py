@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pellucid.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
 
 

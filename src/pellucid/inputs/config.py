@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from numbers import Integral
 
-from pellucid.parameter_checks import Interval, refuse, shown
+from pellucid.inputs.parameter_checks import Interval, refuse, shown
 
 # Each level of priority counts as so many seconds of earlier arrival.
 PRIORITY_SECONDS = 10.0

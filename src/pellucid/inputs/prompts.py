@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from pellucid.conversation import (
+from pellucid.inputs.conversation import (
     Message,
     Tool,
     check_text,

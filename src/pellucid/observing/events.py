@@ -13,6 +13,11 @@ from typing import Any, ClassVar, Literal
 VERSION = 1
 
 
+def to_us(seconds: float) -> int:
+    """Microseconds, as events have durations."""
+    return round(seconds * 1e6)
+
+
 class Level(IntEnum):
     """The level of detail of events; each level includes those below it."""
 
@@ -344,7 +349,7 @@ class Preempted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestLedger(Event):
-    """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.ledger` defines
+    """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.observing.ledger` defines
     them.
 
     Attributes:

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import IO, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from pellucid import events
-from pellucid.event_bus import EventBus
-from pellucid.events import VERSION, Event, EventRecord, Level
+from pellucid.observing import events
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import VERSION, Event, EventRecord, Level
 
 MAY_BE_NEGATIVE = (".prio", ".won_us")  # of whole numbers: counts, ids and other times are not
 MAX_LINE = 16 * 2**20  # bytes: an event of a million-token prompt is half of it

@@ -3,9 +3,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from pellucid.execution.proposers.ngram_index import MAX_MATCH, NgramIndex
-from pellucid.execution.proposers.proposer import Proposer
 from pellucid.scheduling.request import Request
+from pellucid.speculation.proposers.ngram_index import MAX_MATCH, NgramIndex
+from pellucid.speculation.proposers.proposer import Proposer
 
 # Other answers are looked at if fewer tokens than this agree within the request's own text. As many make a
 # passage that the text copies.

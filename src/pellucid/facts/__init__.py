@@ -1,0 +1,1 @@
+"""Plain arithmetic: the facts of a checkpoint, groups of layers, bytes and operations."""

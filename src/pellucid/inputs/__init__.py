@@ -1,0 +1,1 @@
+"""What callers set and send, checked at construction and immutable."""

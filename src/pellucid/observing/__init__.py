@@ -1,0 +1,1 @@
+"""What the engine lets one see: events, ledgers, recordings and their exports."""
