@@ -32,16 +32,16 @@ __all__ = [
 # Imported when first used, so that `pellucid --help` does not wait for numpy.
 _MODULES = {
     "AsyncLLMEngine": "async_engine",
-    "BeamSearchParams": "beam_search_params",
-    "ChatPrompt": "prompts",
+    "BeamSearchParams": "inputs.beam_search_params",
+    "ChatPrompt": "inputs.prompts",
     "CompletionOutput": "outputs",
-    "EngineConfig": "config",
+    "EngineConfig": "inputs.config",
     "LLM": "llm",
     "RequestOutput": "outputs",
-    "SamplingParams": "sampling_params",
-    "StructuredOutputsParams": "structured_outputs",
-    "TextPrompt": "llm_inputs",
-    "TokensPrompt": "llm_inputs",
+    "SamplingParams": "inputs.sampling_params",
+    "StructuredOutputsParams": "inputs.structured_outputs",
+    "TextPrompt": "inputs.llm_inputs",
+    "TokensPrompt": "inputs.llm_inputs",
 }
 
 
