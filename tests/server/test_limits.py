@@ -10,6 +10,7 @@ import pytest
 
 from pellucid.server.admission import Admission
 from pellucid.server.api_keys import ANYONE, Caller, Role
+from pellucid.server.body_memory import SMALL
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError
 from pellucid.text.text_encoder import TextEncoder
@@ -125,6 +126,29 @@ def test_a_text_that_waits_is_left_out_when_its_client_leaves(
         first.close()
         assert server.post("/tokenize", {"prompt": "Hi"}).status == 200
     assert 1400 not in num_encoded_chars
+
+
+def test_bodies_that_are_read_are_bounded_together_and_small_ones_get_in() -> None:
+    limits = Limits(max_held_body_bytes=2 << 20)
+    large = b'{"prompt": "' + b"a" * (900 << 10) + b'"}'
+    with (
+        running_server(fake_engine(), limits=limits) as server,
+        socket.create_connection((server.host, server.port), TIMEOUT) as slow,
+    ):
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+        slow.sendall(head % (2 << 20) + large)
+        num_counted = len(large) - SMALL
+        server.wait_until(lambda: server.bodies.used == num_counted, "all that was sent")
+        refused = server.call("POST", "/v1/completions", large)
+        assert refused.status == 429, refused.body
+        assert "bodies that are being read" in refused.json["error"]["message"]
+        body = {"prompt": [5, 2], "max_tokens": 1}
+        assert server.post("/v1/completions", body).status == 200
+        assert server.bodies.used == num_counted
+        slow.close()
+        server.wait_until(lambda: server.bodies.used == 0, "the slow client has gone")
+        again = server.call("POST", "/v1/completions", large)
+        assert again.status == 400, again.body  # the fake model has no tokenizer
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pellucid.async_engine import AsyncLLMEngine
 from pellucid.engine import LLMEngine
 from pellucid.outputs import CompletionDelta
 from pellucid.server.app import make_app, make_serving
+from pellucid.server.body_memory import BodyMemory
 from pellucid.server.config import ServerConfig
 from pellucid.server.generation import GenerationService
 from pellucid.server.run import DrainingServer, listen, make_uvicorn_config
@@ -51,6 +52,7 @@ class RunningServer:
     port: int
     engine: LLMEngine
     service: GenerationService
+    bodies: BodyMemory
     uvicorn_server: DrainingServer
 
     @property
@@ -156,7 +158,7 @@ def running_server(engine: LLMEngine, **knobs: Any) -> Iterator[RunningServer]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         host, port = listener.getsockname()[:2]
-        running = RunningServer(host, port, engine, serving.service, server)
+        running = RunningServer(host, port, engine, serving.service, serving.bodies, server)
         running.wait_until(lambda: server.started, "the server's start")
         try:
             yield running

@@ -58,6 +58,7 @@ def make_serving(engine: AsyncLLMEngine, config: ServerConfig) -> Serving:
         config,
         ServedModel(config.model_names, engine),
         GenerationService(engine, config.limits, config.api_keys.callers, config.isolate_keys),
+        BodyMemory(config.limits.max_held_body_bytes),
     )
 
 
@@ -88,7 +89,6 @@ def _routes(serving: Serving) -> list[Route]:
 
     operations: list[Operation] = []
 
-    bodies = BodyMemory(config.limits.max_held_body_bytes)
     service = serving.service
 
     def route(
@@ -99,7 +99,7 @@ def _routes(serving: Serving) -> list[Route]:
         gate: Callable[[Caller], None] = lambda caller: None,
     ) -> Route:
         operations.append(Operation(method, path, handler, role is Role.ADMIN))
-        endpoint = Endpoint(handler, config.limits, clock, bodies, role, gate)
+        endpoint = Endpoint(handler, config.limits, clock, serving.bodies, role, gate)
         return Route(path, endpoint, methods=[method])
 
     def generating(path: str, handler: Handler) -> Route:
