@@ -82,7 +82,7 @@ def test_a_copy_needs_a_block_too() -> None:
     child.num_computed_tokens = 6
     assert manager.num_lacking_blocks(child, 7) == 1
     assert not manager.allocate(child, 7)
-    assert manager.num_blocks_for(make_request("other", 20), parent) == 0
+    assert manager.num_reclaimable(make_request("other", 20), parent) == 0
     end(manager, parent)
     assert manager.allocate(child, 7)  # it is alone now, and writes in place
     assert manager.block_ops.take() == ()
@@ -114,7 +114,7 @@ def test_shared_blocks_do_not_count_as_given_back() -> None:
     manager.fork(parent, child)
     child.num_computed_tokens = 12
     compute(manager, child, 16)
-    assert manager.give_back(child, 2) == 1
+    assert manager.release_tail(child, 2) == 1
     child.num_computed_tokens = 0
     assert manager.num_blocks(child) == 0
     manager.check_integrity()
@@ -143,7 +143,7 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
         12,
     ]
     # The two first blocks are lost, as if others had needed them.
-    for block in manager._tables["first"].tables[0].blocks[:2]:
+    for block in manager._tables["first"].by_group[0].blocks[:2]:
         manager.block_pool.unseal(block)
     again = make_request("again", 20)
     there = [(0, 1, 2, 3), (4, 5, 6, 7)]

@@ -156,7 +156,7 @@ def test_a_hit_is_the_deepest_point_that_all_groups_have() -> None:
     manager = make_manager(100)
     first = make_request("first", 60)
     advance(manager, first, 60)
-    for table in manager._tables["first"].tables[1:]:
+    for table in manager._tables["first"].by_group[1:]:
         manager.block_pool.unseal(table.blocks[12])  # no token behind it can go on ...
         manager.block_pool.unseal(manager.block_pool.index.find(table.key(5)))
     again = make_request("again", 60)
@@ -172,11 +172,11 @@ def test_a_hit_is_the_deepest_point_that_all_groups_have() -> None:
 def test_a_request_that_cannot_go_on_gives_all_blocks_back() -> None:
     manager, request = make_manager(100), make_request("a", 60)
     advance(manager, request, 22)
-    assert manager.give_back(request, 1) == 2  # one of each group; the rest is of use
+    assert manager.release_tail(request, 1) == 2  # one of each group; the rest is of use
     assert manager.num_positions(request) == 20
     request.num_computed_tokens = 20
     advance(manager, request, 49)
-    assert manager.give_back(request, 3) == manager.needs.held(49, 49)
+    assert manager.release_tail(request, 3) == manager.needs.held(49, 49)
     assert manager.num_positions(request) == 0
     request.num_computed_tokens = 0
     manager.check_integrity()
@@ -213,5 +213,5 @@ def test_no_salt_gives_one_group_the_blocks_of_another() -> None:
     manager = make_manager(100, windows=(None, 6, 6))
     request = make_request("a", 9)
     advance(manager, request, 9)
-    hashes = [table.key(0).block_hash for table in manager._tables["a"].tables]
+    hashes = [table.key(0).block_hash for table in manager._tables["a"].by_group]
     assert len(set(hashes)) == 3

@@ -60,7 +60,7 @@ def test_without_a_free_slot_a_block_lacks() -> None:
 def test_all_blocks_go_back_or_none() -> None:
     manager = make_manager()
     request = computed(manager, "a", 60)
-    assert manager.give_back(request, 1) == 4
+    assert manager.release_tail(request, 1) == 4
     assert manager.num_blocks(request) == 0
     assert manager.states.pool.num_free_slots == 4
 
@@ -123,7 +123,7 @@ def test_behind_a_wrong_draft_states_go_back_to_where_they_were_kept() -> None:
     request = computed(manager, "a", 20)
     slot = manager.state_slot(request)
     assert manager.can_rewind(request)
-    manager.keep_states(request)
+    manager.checkpoint(request)
     (copy,) = copies(manager)
     assert copy.source_slot == slot and not manager.can_rewind(request)
     assert manager.allocate(request, 40)
@@ -139,7 +139,7 @@ def test_where_all_drafts_are_right_states_stay() -> None:
     manager = KVCacheManager(BlockPool(8), 16, state_pool=StatePool(1, num_spares=1))
     request = computed(manager, "a", 20)
     slot = manager.state_slot(request)
-    manager.keep_states(request)
+    manager.checkpoint(request)
     assert manager.rewind(request, 20) == 20
     assert manager.state_slot(request) == slot
     manager.check_integrity()
@@ -188,7 +188,7 @@ def preempted(num_swap_slots: int):
     manager = KVCacheManager(BlockPool(8), 16, False, offloaded, state_pool=StatePool(2))
     request = computed(manager, "a", 60)
     request.output_token_ids = [1]
-    assert manager.give_back(request, 1) == 4
+    assert manager.release_tail(request, 1) == 4
     request.num_computed_tokens = 0
     return manager, request
 
@@ -387,7 +387,7 @@ def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=40)
     advance(manager, request, 32, 40)
-    manager.give_back(request, 1)
+    manager.release_tail(request, 1)
     assert manager.num_blocks(request) == 0
     request.num_computed_tokens = 0
     manager.block_ops.take()

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block_offloader import BlockOffloader
 from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.block_restorer import BlockRestorer
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
 from pellucid.scheduling.prefix_finder import PrefixFinder
@@ -76,7 +76,7 @@ class KVCacheManager:
         self._finder = PrefixFinder(
             block_pool, self.offloaded, self.states, self.needs, self.enable_prefix_caching
         )
-        self._offloader = BlockOffloader(
+        self._restorer = BlockRestorer(
             block_pool,
             self.offloaded,
             self.states,
@@ -91,7 +91,7 @@ class KVCacheManager:
 
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """The ids of a request's blocks in each group; -1 for a block that has left the window and was freed."""
-        return tuple([table.block_ids for table in self._tables_of(request).tables])
+        return tuple([table.block_ids for table in self._tables_of(request).by_group])
 
     def state_slot(self, request: Request) -> int:
         """The slot of the recurrent states of a request with blocks; 0 if the model has no states."""
@@ -99,20 +99,20 @@ class KVCacheManager:
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
-        own = self._tables.get(request.request_id)
-        return own.num_blocks if own is not None else 0
+        tables = self._tables.get(request.request_id)
+        return tables.num_blocks if tables is not None else 0
 
     def num_positions(self, request: Request) -> int:
         """Positions up to the end of the last block."""
         return self._tables_of(request).num_positions
 
-    def num_blocks_for(self, request: Request, giver: Request) -> int:
-        """Blocks that a waiting request could be given if `giver` gave all of its blocks back."""
+    def num_reclaimable(self, request: Request, victim: Request) -> int:
+        """Blocks that a waiting request could be given if `victim` gave all of its blocks back."""
         found = self._finder.find(self._tables_of(request))
         needed = {block for blocks in found.blocks for block in blocks}
         return sum(
             block.ref_count == 1 and block not in needed
-            for table in self._tables_of(giver).tables
+            for table in self._tables_of(victim).by_group
             for block in table.held
         )
 
@@ -134,19 +134,19 @@ class KVCacheManager:
         does not allocate all of them: so prompts that were admitted together do not stop half-way.
         Sealed blocks of the request's prefix are looked up, not taken.
         """
-        own = self._tables_of(request)
-        found = self._finder.find(own)
+        tables = self._tables_of(request)
+        found = self._finder.find(tables)
         num_computed = request.num_computed_tokens
-        if not own.ends_within_a_block:
+        if not tables.ends_within_a_block:
             num_computed = found.num_blocks * self.block_size
         num_free = self.block_pool.num_free_blocks
         num_blocks, num_needed = -(-request.num_tokens // self.block_size), 0
-        for table, blocks in zip(own.tables, found.blocks, strict=True):
+        for table, blocks in zip(tables.by_group, found.blocks, strict=True):
             first = self.needs.first_block(num_computed, table.window)
             num_kept = found.num_blocks - max(first, table.num_freed)
             most = self.needs.most_of_group(request.num_tokens, table.window)
             num_needed += max(0, min(num_blocks - found.num_blocks, most - num_kept))
-            num_needed += own.shares_next(table)
+            num_needed += tables.shares_next(table)
             num_free -= sum(not block.ref_count for block in blocks)
         return max(0, num_needed - num_free) or int(self._lacks_slot(request))
 
@@ -169,8 +169,8 @@ class KVCacheManager:
     def owners(self) -> dict[int, list[tuple[BlockTable, int]]]:
         """For each block with owners: the owners' block tables, and the block's index in each."""
         found: dict[int, list[tuple[BlockTable, int]]] = {}
-        for own in self._tables.values():
-            for table in own.tables:
+        for tables in self._tables.values():
+            for table in tables.by_group:
                 for index, block in enumerate(table.held, table.num_freed):
                     found.setdefault(block.block_id, []).append((table, index))
         return found
@@ -178,8 +178,8 @@ class KVCacheManager:
     def num_wasted_slots(self) -> int:
         """Slots of blocks in use that hold no token."""
         filled: dict[int, int] = {}
-        for own in self._tables.values():
-            for table in own.tables:
+        for tables in self._tables.values():
+            for table in tables.by_group:
                 num_full, rest = divmod(table.request.num_computed_tokens, self.block_size)
                 for block in table.blocks[num_full:]:
                     filled[block.block_id] = max(filled.get(block.block_id, 0), rest)
@@ -196,7 +196,7 @@ class KVCacheManager:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        return self._offloader.start_reading(self._tables_of(request))
+        return self._restorer.start_reading(self._tables_of(request))
 
     def match_prefix(self, request: Request) -> int:
         """Gives a request the sealed blocks of its longest cached prefix: the longest one whose blocks all
@@ -208,18 +208,18 @@ class KVCacheManager:
         Returns:
             The number of tokens whose K and V are in these blocks.
         """
-        own = self._tables_of(request)
-        if own.ends_within_a_block:
+        tables = self._tables_of(request)
+        if tables.ends_within_a_block:
             return request.num_computed_tokens
-        found = self._finder.find(own)
+        found = self._finder.find(tables)
         num_tokens = found.num_blocks * self.block_size
-        for table, blocks in zip(own.tables, found.blocks, strict=True):
-            own.append_sealed(table, found.num_blocks, blocks)
+        for table, blocks in zip(tables.by_group, found.blocks, strict=True):
+            tables.append_sealed(table, found.num_blocks, blocks)
         self._finder.forget(request)
         if self.states is not None:
-            self.states.note_parts_at(request, found.num_sealed_blocks * self.block_size)
+            self.states.set_diverges_at(request, found.num_sealed_blocks * self.block_size)
             if any(found.blocks):
-                self.states.use_snapshot(own.first, num_tokens)
+                self.states.use_snapshot(tables.first, num_tokens)
         return num_tokens
 
     def admit(self, request: Request) -> PrefixMatch:
@@ -230,14 +230,14 @@ class KVCacheManager:
         Returns:
             The positions that are computed once the listed operations have run.
         """
-        own = self._tables_of(request)
+        tables = self._tables_of(request)
         if self.states is not None:
             self.states.ensure_slot(request)
-        miss = self._finder.explain_miss(own, request.num_computed_tokens)
-        num_tokens, num_loaded_tokens = self._offloader.restore(own)
+        miss = self._finder.explain_miss(tables, request.num_computed_tokens)
+        num_tokens, num_loaded_tokens = self._restorer.restore(tables)
         if num_tokens > request.num_computed_tokens:
-            miss = self._finder.explain_miss(own, num_tokens)
-        allocated = self._allocate(own, num_tokens, request.num_tokens)
+            miss = self._finder.explain_miss(tables, num_tokens)
+        allocated = self._allocate(tables, num_tokens, request.num_tokens)
         assert allocated
         if self.states is not None:
             self.states.copy_snapshot(request)
@@ -254,11 +254,11 @@ class KVCacheManager:
         """
         return self._allocate(self._tables_of(request), request.num_computed_tokens, num_tokens)
 
-    def keep_states(self, request: Request) -> None:
+    def checkpoint(self, request: Request) -> None:
         """Copies a request's recurrent states, if the model has any, for the next `rewind`. Call it before a step
         with drafts, if `can_rewind`."""
         if self.states is not None:
-            self.states.keep(request)
+            self.states.checkpoint(request)
 
     def seal(self, request: Request, num_computed_before: int) -> None:
         """Publishes newly filled blocks to the prefix index, and offers them to the prefix store.
@@ -272,15 +272,15 @@ class KVCacheManager:
         last = request.num_computed_tokens // self.block_size
         if first == last or not self.enable_prefix_caching:
             return
-        own = self._tables_of(request)
-        for table in own.tables:
+        tables = self._tables_of(request)
+        for table in tables.by_group:
             for index in range(first, last):
                 block, key = table.blocks[index], table.key(index)
                 if self.block_pool.seal(block, key, request.request_id):
                     if (op := self.offloaded.stored.save(block.block_id, key)) is not None:
                         self.block_ops.add(op)
         if self.states is not None and request.num_computed_tokens % self.block_size == 0:
-            self.states.take_snapshot(own.first)
+            self.states.take_snapshot(tables.first)
 
     def free_out_of_window(self, request: Request) -> None:
         """Gives back the blocks that no later token of a request sees."""
@@ -338,7 +338,7 @@ class KVCacheManager:
         """Takes a request back to its first `num_tokens` positions, and gives back the blocks beyond them, the
         last one first. The blocks that the next token sees must not have been freed.
 
-        Recurrent states are restored from the copy that `keep_states` made, or, without a copy, from the
+        Recurrent states are restored from the copy that `checkpoint` made, or, without a copy, from the
         beginning of the text: the positions from there on have to be computed again. The copy is dropped.
 
         Args:
@@ -347,15 +347,15 @@ class KVCacheManager:
         Returns:
             The positions that are still computed: `num_tokens` if the model has no recurrent states.
         """
-        own = self._tables_of(request)
+        tables = self._tables_of(request)
         if self.states is not None:
             num_tokens = self.states.rewind(request, num_tokens)
-        own.cut(num_tokens)
-        if self.states is not None and not own.first.blocks:
+        tables.cut(num_tokens)
+        if self.states is not None and not tables.first.blocks:
             self.states.release_slot(request)
         return num_tokens
 
-    def give_back(self, request: Request, num_blocks: int) -> int:
+    def release_tail(self, request: Request, num_blocks: int) -> int:
         """Gives back blocks of a waiting request from the tail until `num_blocks` of them are free, or none is
         left. Gives back all of them if the request could not continue from the rest: blocks that the next token
         sees have left the window and were freed, or the model has recurrent states.
@@ -365,22 +365,22 @@ class KVCacheManager:
         Returns:
             How many blocks have become free.
         """
-        own = self._tables_of(request)
+        tables = self._tables_of(request)
         num_freed = 0
         if self.states is not None:
             self.states.swap_out(request)
-        while own.first.blocks and (
+        while tables.first.blocks and (
             num_freed < num_blocks
             or self.states is not None
-            or not own.goes_on_at(own.num_positions)
+            or not tables.goes_on_at(tables.num_positions)
         ):
-            index = len(own.first) - 1
-            for table in reversed(own.tables):
+            index = len(tables.first) - 1
+            for table in reversed(tables.by_group):
                 for block in table.cut(index):
                     self.block_pool.release([block])
                     if block.ref_count == 0:
                         num_freed += 1
-                        self._offloader.swap_out(table, index, block)
+                        self._restorer.swap_out(table, index, block)
         if self.states is not None:
             self.states.release_slot(request)
         return num_freed
@@ -393,10 +393,10 @@ class KVCacheManager:
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
         self.release(request)
-        own = self._tables.pop(request.request_id)
+        tables = self._tables.pop(request.request_id)
         self._finder.forget(request)
         if self.states is not None:
-            self.states.forget(own.first)
+            self.states.forget(tables.first)
 
     def reset_prefix_cache(self) -> None:
         """Clears the prefix index and drops all snapshots, because the contents of blocks are undefined."""
@@ -406,11 +406,11 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
-        tables = [table for own in self._tables.values() for table in own.tables]
-        owners = Counter(block for table in tables for block in table.held)
+        all_tables = [table for tables in self._tables.values() for table in tables.by_group]
+        owners = Counter(block for table in all_tables for block in table.held)
         assert all(count == block.ref_count for block, count in owners.items())
         assert len(owners) + self.block_pool.num_free_blocks == self.block_pool.num_blocks
-        for table in tables:
+        for table in all_tables:
             assert table.block_ids == tuple(block.block_id for block in table.blocks)
             assert all(block.block_id < 0 for block in table.blocks[: table.num_freed])
             num_computed = table.request.num_computed_tokens
@@ -419,18 +419,18 @@ class KVCacheManager:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
         if self.states is not None:
             self.states.check_integrity(
-                [name for name, own in self._tables.items() if own.first.blocks]
+                [name for name, tables in self._tables.items() if tables.first.blocks]
             )
         self.offloaded.check_integrity(self._tables.keys())
 
     # ----
 
     def _tables_of(self, request: Request) -> RequestTables:
-        own = self._tables.get(request.request_id)
-        if own is None:
-            own = RequestTables(request, self.block_pool, self.needs, self.block_ops)
-            self._tables[request.request_id] = own
-        return own
+        tables = self._tables.get(request.request_id)
+        if tables is None:
+            tables = RequestTables(request, self.block_pool, self.needs, self.block_ops)
+            self._tables[request.request_id] = tables
+        return tables
 
     def _replace(self, request: Request, tables: RequestTables) -> None:
         """Gives a request that has no blocks other tables."""
@@ -441,14 +441,14 @@ class KVCacheManager:
         """Whether a request needs a slot for recurrent states, and none is free."""
         return self.states is not None and self.states.lacks_slot(request)
 
-    def _allocate(self, own: RequestTables, num_computed: int, num_tokens: int) -> bool:
+    def _allocate(self, tables: RequestTables, num_computed: int, num_tokens: int) -> bool:
         """`allocate` for a request of which `num_computed` positions are computed."""
-        num_needed = own.begin_write(num_computed, num_tokens)
+        num_needed = tables.begin_write(num_computed, num_tokens)
         if num_needed == 0:
             return True
-        if num_needed > self.block_pool.num_free_blocks or self._lacks_slot(own.request):
+        if num_needed > self.block_pool.num_free_blocks or self._lacks_slot(tables.request):
             return False
         if self.states is not None:
-            self.states.ensure_slot(own.request)
-        own.allocate(num_computed, num_tokens)
+            self.states.ensure_slot(tables.request)
+        tables.allocate(num_computed, num_tokens)
         return True

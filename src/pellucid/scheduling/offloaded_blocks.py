@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pellucid.scheduling.stored_blocks import StoredBlocks
+from pellucid.scheduling.prefix_reads import PrefixReads
 from pellucid.scheduling.swapped_blocks import SwappedBlocks
 
 
@@ -25,7 +25,7 @@ class OffloadedBlocks:
     ) -> None:
         self.blocks_per_state = blocks_per_state
         self.swapped = SwappedBlocks(num_swap_slots, blocks_per_state)
-        self.stored = StoredBlocks(max_read_blocks, blocks_per_state)
+        self.stored = PrefixReads(max_read_blocks, blocks_per_state)
 
     def drop(self, request_id: str) -> None:
         """Forgets what is kept of a request."""

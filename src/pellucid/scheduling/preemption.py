@@ -45,17 +45,17 @@ class Preemption:
             claims.add(request.caller, 0, manager.num_blocks(request))
         return claims
 
-    def giver_to_continue(self, request: Request) -> Request:
+    def victim_to_continue(self, request: Request) -> Request:
         """The request that gives blocks to a running one; it may be that one itself."""
         rank = _rank(self.claims())
         running = self._queues.running
-        giver = max(self._queues.holders(), key=rank, default=None)
+        victim = max(self._queues.holders(), key=rank, default=None)
         alone = len(running) == 1
-        if giver is None or (rank(giver) < rank(request) and not alone):
+        if victim is None or (rank(victim) < rank(request) and not alone):
             return max(running, key=rank)
-        return giver
+        return victim
 
-    def givers_to_admit(
+    def victims_to_admit(
         self, request: Request, num_seats: int, claims: Claims | None
     ) -> list[Request] | None:
         """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
@@ -74,26 +74,26 @@ class Preemption:
             for holder in self._queues.holders()
             if holder is not request and (alone or self._gives(holder, request, claims))
         ]
-        running = [giver for giver in all_running if self._gives(giver, request, claims)]
+        running = [victim for victim in all_running if self._gives(victim, request, claims)]
         rank = _rank(claims)
-        givers: list[Request] = []
-        for giver in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
+        victims: list[Request] = []
+        for victim in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
             if num_seats > 0 and num_lacking <= 0:
                 break
-            if giver.status is RequestStatus.RUNNING:
+            if victim.status is RequestStatus.RUNNING:
                 num_seats += 1
-            givers.append(giver)
-            num_lacking -= manager.num_blocks_for(request, giver)
-        return givers if alone or (num_seats > 0 and num_lacking <= 0) else None
+            victims.append(victim)
+            num_lacking -= manager.num_reclaimable(request, victim)
+        return victims if alone or (num_seats > 0 and num_lacking <= 0) else None
 
     def can_get_seat(self, request: Request, claims: Claims | None) -> bool:
         """Whether a running request would give its seat to the first waiting one."""
         running = self._queues.running
         if claims is None:
             return self._gives(running[-1], request, None)
-        return any(self._gives(giver, request, claims) for giver in running)
+        return any(self._gives(victim, request, claims) for victim in running)
 
-    def _gives(self, giver: Request, request: Request, claims: Claims | None) -> bool:
+    def _gives(self, victim: Request, request: Request, claims: Claims | None) -> bool:
         """Whether a request gives its blocks, and its seat if it runs, to the first waiting request.
 
         Among requests of one caller, those with later keys give, and running ones only if their priority is worse.
@@ -102,18 +102,18 @@ class Preemption:
         has been computed in a step, so that no requests preempt each other in turn; and only if its caller's
         virtual time is not the smaller one.
         """
-        is_running = giver.status is RequestStatus.RUNNING
-        if claims is None or giver.caller == request.caller:
-            is_worse = not is_running or request.priority < giver.priority
-            return is_worse and request.queue_key < giver.queue_key
+        is_running = victim.status is RequestStatus.RUNNING
+        if claims is None or victim.caller == request.caller:
+            is_worse = not is_running or request.priority < victim.priority
+            return is_worse and request.queue_key < victim.queue_key
         if is_running:
             time_of = self._shares.virtual_time
-            if request.has_started or not giver.num_processed_tokens:
+            if request.has_started or not victim.num_processed_tokens:
                 return False
-            if time_of(giver.caller) < time_of(request.caller):
+            if time_of(victim.caller) < time_of(request.caller):
                 return False
         num_blocks = self._kv_cache_manager.num_more_blocks(request)
-        return claims.of(giver.caller) > claims.of(request.caller, 1, num_blocks)
+        return claims.of(victim.caller) > claims.of(request.caller, 1, num_blocks)
 
 
 def _rank(claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:

@@ -100,35 +100,35 @@ class PrefixFinder:
             return 0
         return (request.num_tokens - 1) // self._needs.block_size
 
-    def find(self, own: RequestTables) -> FoundPrefix:
+    def find(self, tables: RequestTables) -> FoundPrefix:
         """The sealed blocks that can follow those of a waiting request. The look-up is repeated only after blocks
         have changed owners."""
-        tables, first = own.tables, len(own.first)
-        if own.ends_within_a_block:
-            return FoundPrefix(first, first, ((),) * len(tables))
+        groups, first = tables.by_group, len(tables.first)
+        if tables.ends_within_a_block:
+            return FoundPrefix(first, first, ((),) * len(groups))
         version = self._pool.version, first
         if self._states is not None:
             version = self._pool.version + self._states.pool.version, first
-        request_id = own.request.request_id
+        request_id = tables.request.request_id
         found_at, found = self._found.get(request_id, (None, None))
         if found is not None and found_at == version:
             return found
-        blocks: list[list[Block | None]] = [[] for _ in tables]
+        blocks: list[list[Block | None]] = [[] for _ in groups]
 
         def is_sealed(table: BlockTable, index: int) -> bool:
             block = self._index.find(table.key(index))
             blocks[table.group].append(block)
             return block is not None
 
-        max_tokens = self.num_matchable_blocks(own.request) * self._needs.block_size
-        end, num_sealed = self._deepest(tables, max_tokens, is_sealed, self._has_snapshot)
+        max_tokens = self.num_matchable_blocks(tables.request) * self._needs.block_size
+        end, num_sealed = self._deepest(groups, max_tokens, is_sealed, self._has_snapshot)
         num_tokens = end * self._needs.block_size
         found = FoundPrefix(
             end,
             num_sealed,
             tuple(
                 [block for block in seen if block is not None]  # none is
-                for seen in self._seen(tables, blocks, num_tokens, end)
+                for seen in self._seen(groups, blocks, num_tokens, end)
             ),
         )
         self._found[request_id] = version, found
@@ -138,20 +138,20 @@ class PrefixFinder:
         """Drops the last result of `find`: the request has taken the blocks, has others, or has ended."""
         self._found.pop(request.request_id, None)
 
-    def find_extension(self, own: RequestTables) -> Extension | None:
+    def find_extension(self, tables: RequestTables) -> Extension | None:
         """The sealed and offloaded blocks that can follow those of a request: up to where its recurrent states
         were swapped out, if all blocks are there; otherwise up to the last full block (with a snapshot). None:
         there are none."""
-        swapped = self._offloaded.swapped.states(own.request.request_id)
-        if swapped is not None and swapped.num_tokens < own.request.num_tokens:
-            extension = self._extension(own, swapped.num_tokens, has_states=True)
+        swapped = self._offloaded.swapped.states(tables.request.request_id)
+        if swapped is not None and swapped.num_tokens < tables.request.num_tokens:
+            extension = self._extension(tables, swapped.num_tokens, has_states=True)
             if extension is not None:
                 return extension
         block_size = self._needs.block_size
-        max_tokens = (own.request.num_tokens - 1) // block_size * block_size
-        return self._extension(own, max_tokens, has_states=False)
+        max_tokens = (tables.request.num_tokens - 1) // block_size * block_size
+        return self._extension(tables, max_tokens, has_states=False)
 
-    def blocks_to_read(self, own: RequestTables, max_blocks: int) -> BlocksToRead:
+    def blocks_to_read(self, tables: RequestTables, max_blocks: int) -> BlocksToRead:
         """What the prefix store may have of the blocks behind those that `find` has found.
 
         Args:
@@ -161,17 +161,17 @@ class PrefixFinder:
         prefixes: list[PrefixToRead] = []
         num_blocks = 0
         waiting: list[deque[int]] = [
-            deque() for _ in own.tables
+            deque() for _ in tables.by_group
         ]  # of each group, blocks that are still in the window
-        longest = self.num_matchable_blocks(own.request)
-        for index in range(self.find(own).num_blocks, longest):
+        longest = self.num_matchable_blocks(tables.request)
+        for index in range(self.find(tables).num_blocks, longest):
             if num_blocks + self.least_to_read > max_blocks:
                 break
             length = index + 1
-            for table, indices in zip(own.tables, waiting, strict=True):
+            for table, indices in zip(tables.by_group, waiting, strict=True):
                 key, place = table.key(index), (table.group, index)
                 if key not in self._index and not self._offloaded.swapped.has_block(
-                    own.request.request_id, place
+                    tables.request.request_id, place
                 ):
                     keys[place] = KeyToRead(key, longest)
                     indices.append(index)
@@ -182,7 +182,7 @@ class PrefixFinder:
             num_blocks = max(num_blocks, sum(map(len, waiting)))
             snapshot = None
             if self._states is not None:
-                last = own.first.key(index)
+                last = tables.first.key(index)
                 snapshot = SnapshotKey(last.block_hash, last.token_ids)
             prefixes.append(PrefixToRead(length, len(keys), snapshot))
         return BlocksToRead(keys, prefixes, num_blocks)
@@ -192,9 +192,9 @@ class PrefixFinder:
         """Blocks of memory that a read takes at least: a block of each group, and a snapshot."""
         return len(self._needs.windows) + self._offloaded.blocks_per_state
 
-    def explain_miss(self, own: RequestTables, num_tokens: int) -> PrefixMiss | None:
+    def explain_miss(self, tables: RequestTables, num_tokens: int) -> PrefixMiss | None:
         """Why only `num_tokens` of a request were found; None if these are all that could be found."""
-        request = own.request
+        request = tables.request
         index, rest = divmod(num_tokens, self._needs.block_size)
         if num_tokens == request.num_tokens - 1:
             return None
@@ -206,25 +206,27 @@ class PrefixFinder:
         seen_from = (index + 1) * self._needs.block_size
         keys = [
             table.key(each)
-            for table in own.tables
+            for table in tables.by_group
             for each in range(self._needs.first_block(seen_from, table.window), index + 1)
         ]
         missing = next((key for key in keys if key not in self._index), None)
         if missing is None and self._states is not None:
-            parts_at = self._states.parts_at(request)
-            return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=parts_at)
+            diverges_at = self._states.diverges_at(request)
+            return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=diverges_at)
         return self._index.explain_miss(missing or keys[-1], num_tokens)
 
-    def _extension(self, own: RequestTables, max_tokens: int, has_states: bool) -> Extension | None:
+    def _extension(
+        self, tables: RequestTables, max_tokens: int, has_states: bool
+    ) -> Extension | None:
         """The blocks that can follow a request's own, up to `max_tokens`.
 
         Args:
             has_states: the swap file has the recurrent states after exactly `max_tokens`: only an extension up
                 to there can use them.
         """
-        tables, request_id = own.tables, own.request.request_id
-        num_matchable = self.num_matchable_blocks(own.request)
-        sealed: list[list[Block | None]] = [[] for _ in tables]
+        groups, request_id = tables.by_group, tables.request.request_id
+        num_matchable = self.num_matchable_blocks(tables.request)
+        sealed: list[list[Block | None]] = [[] for _ in groups]
 
         def is_there(table: BlockTable, index: int) -> bool:
             place = table.group, index
@@ -242,17 +244,17 @@ class PrefixFinder:
             is_loaded = self._offloaded.stored.loaded_snapshot(request_id) == block_hash
             return is_loaded or self._has_snapshot(block_hash)
 
-        end, num_there = self._deepest(tables, max_tokens, is_there, has_snapshot)
+        end, num_there = self._deepest(groups, max_tokens, is_there, has_snapshot)
         if has_states:
             end = num_there if num_there == self._num_blocks_for(max_tokens) else 0
         num_tokens = min(end * self._needs.block_size, max_tokens)
-        if end <= len(own.first):
+        if end <= len(tables.first):
             return None
-        return Extension(num_tokens, self._seen(tables, sealed, num_tokens, end))
+        return Extension(num_tokens, self._seen(groups, sealed, num_tokens, end))
 
     def _deepest(
         self,
-        tables: Sequence[BlockTable],
+        groups: Sequence[BlockTable],
         max_tokens: int,
         is_there: IsThere,
         has_snapshot: Callable[[bytes], bool],
@@ -269,12 +271,12 @@ class PrefixFinder:
             of the longest prefix with or without a snapshot.
         """
         block_size = self._needs.block_size
-        first = deepest = num_there = len(tables[0])
+        first = deepest = num_there = len(groups[0])
         runs = [first] * len(
-            tables
+            groups
         )  # blocks in a row, so far; nobody asks for those that were freed
         for index in range(first, self._num_blocks_for(max_tokens)):
-            for table in tables:
+            for table in groups:
                 if is_there(table, index):
                     runs[table.group] += 1
                 elif table.window is None:
@@ -283,19 +285,19 @@ class PrefixFinder:
                     runs[table.group] = 0
             end = index + 1
             position = min(end * block_size, max_tokens)
-            firsts = [self._needs.first_block(position, table.window) for table in tables]
-            if all(runs[table.group] >= end - firsts[table.group] for table in tables):
+            firsts = [self._needs.first_block(position, table.window) for table in groups]
+            if all(runs[table.group] >= end - firsts[table.group] for table in groups):
                 num_there = end
                 is_full = position == end * block_size
                 if self._states is None or (
-                    is_full and has_snapshot(tables[0].key(index).block_hash)
+                    is_full and has_snapshot(groups[0].key(index).block_hash)
                 ):
                     deepest = end
         return deepest, num_there
 
     def _seen(
         self,
-        tables: Sequence[BlockTable],
+        groups: Sequence[BlockTable],
         blocks: Sequence[Sequence[Block | None]],
         num_tokens: int,
         end: int,
@@ -306,8 +308,8 @@ class PrefixFinder:
             blocks: for each group, from the end of its table on.
             end: the length of each table with these blocks.
         """
-        first = len(tables[0])
-        firsts = [self._needs.first_block(num_tokens, table.window) for table in tables]
+        first = len(groups[0])
+        firsts = [self._needs.first_block(num_tokens, table.window) for table in groups]
         return [
             group[max(0, seen_from - first) : end - first]
             for group, seen_from in zip(blocks, firsts, strict=True)

@@ -15,7 +15,7 @@ SNAPSHOT_TOKENS = 2048
 SNAPSHOTS_SHARE = 4
 
 
-class KeptStates(NamedTuple):
+class Checkpoint(NamedTuple):
     """A copy of a request's states, to which `rewind` can go back.
 
     Attributes:
@@ -32,19 +32,19 @@ class RequestStates:
 
     Attributes:
         slot: of the states after its last computed token; None: it has no blocks, and so no states.
-        kept: copy of the states from before a step with drafts; None: no copy is kept.
+        checkpoint: copy of the states from before a step with drafts; None: there is none.
         snapshot_slot: slot of the snapshot that is copied to `slot` on admission; None: no copy.
-        parts_at: position after the last sealed block that was found on admission; 0: none was found.
+        diverges_at: position after the last sealed block that was found on admission; 0: none was found.
         latest_snapshot: tokens of the latest snapshot of the output; None: there is none.
     """
 
-    __slots__ = ("kept", "latest_snapshot", "parts_at", "slot", "snapshot_slot")
+    __slots__ = ("checkpoint", "diverges_at", "latest_snapshot", "slot", "snapshot_slot")
 
     def __init__(self) -> None:
         self.slot: int | None = None
-        self.kept: KeptStates | None = None
+        self.checkpoint: Checkpoint | None = None
         self.snapshot_slot: int | None = None
-        self.parts_at = 0
+        self.diverges_at = 0
         self.latest_snapshot: int | None = None
 
 
@@ -95,16 +95,16 @@ class RecurrentStates:
 
     def ensure_slot(self, request: Request) -> None:
         """Gives a request a slot if it has none; one must be free."""
-        own = self._of(request)
-        if own.slot is None:
-            own.slot = self.pool.allocate()
+        states = self._of(request)
+        if states.slot is None:
+            states.slot = self.pool.allocate()
 
     def release_slot(self, request: Request) -> None:
         """Takes back the slot of a request that has given back its blocks, if it has one."""
-        own = self._of(request)
-        if own.slot is not None:
-            self.pool.release(own.slot)
-            own.slot = None
+        states = self._of(request)
+        if states.slot is not None:
+            self.pool.release(states.slot)
+            states.slot = None
 
     def forget(self, table: BlockTable) -> None:
         """Drops what is kept about a request that has ended and has no slot. The latest snapshot of its output is
@@ -113,18 +113,18 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
-        own = self._states.pop(table.request.request_id, None)
-        if own is not None and own.latest_snapshot is not None:
-            self.pool.make_lasting(self._block_hash(table, own.latest_snapshot))
-            self._save_snapshot(table, own.latest_snapshot)
+        states = self._states.pop(table.request.request_id, None)
+        if states is not None and states.latest_snapshot is not None:
+            self.pool.make_lasting(self._block_hash(table, states.latest_snapshot))
+            self._save_snapshot(table, states.latest_snapshot)
 
     # ---- forks
 
     def fork(self, parent: Request, child: Request) -> bool:
         """Gives a child without states a copy of the parent's. Returns False if no slot is free."""
-        own = self._states[child.request_id] = RequestStates()
+        states = self._states[child.request_id] = RequestStates()
         source = self._of(parent).slot
-        return source is None or self._copy(source, own)
+        return source is None or self._copy(source, states)
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
         """Gives each request i a copy of the states of requests[parents[i]], all at once.
@@ -139,25 +139,25 @@ class RecurrentStates:
             for index, parent in enumerate(parents)
             if parent != index  # its own parent keeps its states
         }
-        for index, own in forks.items():
+        for index, states in forks.items():
             parent = parents[index]
             if parents[parent] != parent:  # the parent goes: its first child takes over its slot
-                own.slot, old[parent].slot = old[parent].slot, None
-        for index, own in forks.items():
+                states.slot, old[parent].slot = old[parent].slot, None
+        for index, states in forks.items():
             self.release_slot(requests[index])
-            self._states[requests[index].request_id] = own
+            self._states[requests[index].request_id] = states
         lacking = []
-        for index, own in forks.items():
+        for index, states in forks.items():
             source = sources[index]
-            if source is not None and own.slot is None and not self._copy(source, own):
+            if source is not None and states.slot is None and not self._copy(source, states):
                 lacking.append(index)
         return lacking
 
-    def _copy(self, source_slot: int, own: RequestStates) -> bool:
+    def _copy(self, source_slot: int, states: RequestStates) -> bool:
         if not self.pool.num_free_slots:
             return False
-        own.slot = self.pool.allocate()
-        self._block_ops.add(CopyState(source_slot, own.slot))
+        states.slot = self.pool.allocate()
+        self._block_ops.add(CopyState(source_slot, states.slot))
         return True
 
     # ---- going back
@@ -166,17 +166,17 @@ class RecurrentStates:
         """Whether a request can be rewound after wrong drafts without computing all of its text again."""
         return self.pool.num_free_spares > 0 or not request.num_computed_tokens
 
-    def keep(self, request: Request) -> None:
+    def checkpoint(self, request: Request) -> None:
         """Copies a request's states for the next `rewind`. Call it before a step with drafts, if `can_rewind`."""
         if not request.num_computed_tokens:
             return
-        own = self._of(request)
-        assert own.slot is not None and own.kept is None
-        own.kept = KeptStates(self.pool.allocate_spare(), request.num_computed_tokens)
-        self._block_ops.add(CopyState(own.slot, own.kept.slot))
+        states = self._of(request)
+        assert states.slot is not None and states.checkpoint is None
+        states.checkpoint = Checkpoint(self.pool.allocate_spare(), request.num_computed_tokens)
+        self._block_ops.add(CopyState(states.slot, states.checkpoint.slot))
 
     def rewind(self, request: Request, num_tokens: int) -> int:
-        """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `keep`
+        """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `checkpoint`
         made, or those of an empty text. The copy is dropped.
 
         Args:
@@ -185,28 +185,31 @@ class RecurrentStates:
         Returns:
             After how many tokens the states are.
         """
-        own = self._of(request)
-        kept, own.kept = own.kept, None
+        states = self._of(request)
+        checkpoint, states.checkpoint = states.checkpoint, None
         if num_tokens < request.num_computed_tokens:
-            if kept is not None and kept.num_tokens <= num_tokens:
-                assert own.slot is not None
-                own.slot, kept = kept.slot, KeptStates(own.slot, kept.num_tokens)
-                num_tokens = kept.num_tokens
+            if checkpoint is not None and checkpoint.num_tokens <= num_tokens:
+                assert states.slot is not None
+                states.slot, checkpoint = (
+                    checkpoint.slot,
+                    Checkpoint(states.slot, checkpoint.num_tokens),
+                )
+                num_tokens = checkpoint.num_tokens
             else:
                 num_tokens = 0
-        if kept is not None:
-            self.pool.release_spare(kept.slot)
+        if checkpoint is not None:
+            self.pool.release_spare(checkpoint.slot)
         return num_tokens
 
     # ---- admission
 
-    def parts_at(self, request: Request) -> int:
+    def diverges_at(self, request: Request) -> int:
         """The position after the last sealed block that was found for a request on admission."""
-        return self._of(request).parts_at
+        return self._of(request).diverges_at
 
-    def note_parts_at(self, request: Request, num_tokens: int) -> None:
+    def set_diverges_at(self, request: Request, num_tokens: int) -> None:
         """The sealed blocks that a request's text begins with end at position `num_tokens`."""
-        self._of(request).parts_at = num_tokens
+        self._of(request).diverges_at = num_tokens
 
     def use_snapshot(self, table: BlockTable, num_tokens: int) -> None:
         """Chooses the snapshot after a request's first `num_tokens` for `copy_snapshot`.
@@ -214,8 +217,8 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
-        own, block_hash = self._of(table.request), self._block_hash(table, num_tokens)
-        own.snapshot_slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
+        states, block_hash = self._of(table.request), self._block_hash(table, num_tokens)
+        states.snapshot_slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
 
     def restore(self, table: BlockTable, num_tokens: int) -> None:
         """Gives a request the states after `num_tokens`, from the swap file, a snapshot or the prefix store; a
@@ -225,34 +228,34 @@ class RecurrentStates:
             table: the request's block table in the first group.
         """
         request_id = table.request.request_id
-        own, slot = self._of(table.request), self.slot(table.request)
-        own.snapshot_slot = None
+        states, slot = self._of(table.request), self.slot(table.request)
+        states.snapshot_slot = None
         swapped = self._offloaded.swapped.states(request_id)
         if swapped is not None and swapped.num_tokens == num_tokens:
             self._block_ops.add(SwapInState(swapped.swap_slots, slot))
             return
         block_hash = self._block_hash(table, num_tokens)
         if block_hash in self.pool:
-            own.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
+            states.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
             return
         self._block_ops.add(self._offloaded.stored.load_states(request_id, slot))
-        snapshot_slot = self.pool.keep(block_hash, request_id, num_tokens)
+        snapshot_slot = self.pool.add_snapshot(block_hash, request_id, num_tokens)
         assert snapshot_slot is not None
         self._block_ops.add(CopyState(slot, snapshot_slot))
 
     def copy_snapshot(self, request: Request) -> None:
         """Copies the snapshot that was chosen for a request, if any, into its slot."""
-        own = self._of(request)
-        if own.snapshot_slot is not None:
-            self._block_ops.add(CopyState(own.snapshot_slot, self.slot(request)))
-            own.snapshot_slot = None
+        states = self._of(request)
+        if states.snapshot_slot is not None:
+            self._block_ops.add(CopyState(states.snapshot_slot, self.slot(request)))
+            states.snapshot_slot = None
 
     def swap_out(self, request: Request) -> None:
         """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
-        own = self._of(request)
-        if own.slot is not None and request.num_computed_tokens:
+        states = self._of(request)
+        if states.slot is not None and request.num_computed_tokens:
             op = self._offloaded.swapped.swap_out_states(
-                request.request_id, own.slot, request.num_computed_tokens
+                request.request_id, states.slot, request.num_computed_tokens
             )
             if op is not None:
                 self._block_ops.add(op)
@@ -272,9 +275,9 @@ class RecurrentStates:
         if start >= last:
             return None
         interval = self._snapshot_interval(request)
-        parts_at = self._of(request).parts_at
+        diverges_at = self._of(request).diverges_at
         wanted = min(last, (start // interval + 1) * interval)
-        return (parts_at if start < parts_at < wanted else wanted) - start
+        return (diverges_at if start < diverges_at < wanted else wanted) - start
 
     def take_snapshot(self, table: BlockTable) -> None:
         """Takes a snapshot of a request's states at the end of a full block: in its prompt where
@@ -284,22 +287,24 @@ class RecurrentStates:
             table: the request's block table in the first group.
         """
         request = table.request
-        own, num_tokens = self._of(request), request.num_computed_tokens
-        if own.slot is None or request.params.prompt_logprobs is not None:
+        states, num_tokens = self._of(request), request.num_computed_tokens
+        if states.slot is None or request.params.prompt_logprobs is not None:
             return
         in_output = num_tokens >= request.num_prompt_tokens
-        is_wanted = num_tokens in (own.parts_at, self._last_snapshot_at(request))
+        is_wanted = num_tokens in (states.diverges_at, self._last_snapshot_at(request))
         if not (in_output or is_wanted or num_tokens % self._snapshot_interval(request) == 0):
             return
-        if in_output and own.latest_snapshot is not None:
-            self.pool.drop_of_output(self._block_hash(table, own.latest_snapshot))
+        if in_output and states.latest_snapshot is not None:
+            self.pool.drop_of_output(self._block_hash(table, states.latest_snapshot))
         block_hash = self._block_hash(table, num_tokens)
-        snapshot_slot = self.pool.keep(block_hash, request.request_id, num_tokens, in_output)
+        snapshot_slot = self.pool.add_snapshot(
+            block_hash, request.request_id, num_tokens, in_output
+        )
         if snapshot_slot is None:
             return
-        self._block_ops.add(CopyState(own.slot, snapshot_slot))
+        self._block_ops.add(CopyState(states.slot, snapshot_slot))
         if in_output:
-            own.latest_snapshot = num_tokens
+            states.latest_snapshot = num_tokens
         else:
             self._save_snapshot(table, num_tokens)
 
@@ -329,10 +334,10 @@ class RecurrentStates:
     # ----
 
     def _of(self, request: Request) -> RequestStates:
-        own = self._states.get(request.request_id)
-        if own is None:
-            own = self._states[request.request_id] = RequestStates()
-        return own
+        states = self._states.get(request.request_id)
+        if states is None:
+            states = self._states[request.request_id] = RequestStates()
+        return states
 
     def check_integrity(self, holders: Collection[str]) -> None:
         """Asserts that exactly the requests with blocks have a slot, each its own.
@@ -341,9 +346,11 @@ class RecurrentStates:
             holders: the ids of the requests with blocks.
         """
         self.pool.check_integrity()
-        for own in self._states.values():
-            assert own.snapshot_slot is None and own.kept is None
+        for states in self._states.values():
+            assert states.snapshot_slot is None and states.checkpoint is None
         assert self.pool.num_free_spares == self.pool.num_spares
-        slots = {name: own.slot for name, own in self._states.items() if own.slot is not None}
+        slots = {
+            name: states.slot for name, states in self._states.items() if states.slot is not None
+        }
         assert slots.keys() == set(holders) and len(set(slots.values())) == len(slots)
         assert len(slots) + self.pool.num_free_slots == self.pool.num_slots

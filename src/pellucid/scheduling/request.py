@@ -98,7 +98,7 @@ class Request:
         0  # of a draft model's copy of a request: output tokens that are drafts, the last ones
     )
     num_computed_tokens: int = 0
-    num_computed_once: int = 0  # the most that num_computed_tokens has been, or a sibling's
+    max_computed_tokens: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_rewound_tokens: int = 0  # to be computed again, because recurrent states were restored
     num_cached_tokens: int = 0  # found in the prefix cache when first admitted
     num_processed_tokens: int = 0  # rows that went through the model, recomputation included
@@ -142,7 +142,7 @@ class Request:
     def is_decoding(self) -> bool:
         """Whether only its newest tokens are not computed yet: it has output, and has lost no computed
         positions. All other computation is prefill."""
-        return bool(self.output_token_ids) and self.num_computed_tokens >= self.num_computed_once
+        return bool(self.output_token_ids) and self.num_computed_tokens >= self.max_computed_tokens
 
     @property
     def may_have_drafts(self) -> bool:
@@ -158,7 +158,7 @@ class Request:
         """Whether it runs or has run, and so may have blocks: blocks that it filled, or shared blocks of the
         request from which it was forked."""
         is_running = self.status is RequestStatus.RUNNING
-        return is_running or self.num_processed_tokens > 0 or self.num_computed_once > 0
+        return is_running or self.num_processed_tokens > 0 or self.max_computed_tokens > 0
 
     def end_after(self, token_id: int, num_output_tokens: int) -> End | None:
         """Why the request ends with a token, if it does.

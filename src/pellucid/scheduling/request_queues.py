@@ -219,7 +219,7 @@ class RequestQueues:
         self._parked.pop(request.request_id, None)
         self._holders.pop(request.request_id, None)
         if (new_leader := self.siblings.leave(request)) is not None:
-            new_leader.num_computed_once = request.num_computed_once
+            new_leader.max_computed_tokens = request.max_computed_tokens
             self.queue(new_leader)
         self._shares.leave(request)
         self._num_requests -= 1

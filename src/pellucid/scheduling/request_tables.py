@@ -23,7 +23,7 @@ class RequestTables:
         tables: one for each group, those without a window first; left out, empty ones.
     """
 
-    __slots__ = ("_block_ops", "_needs", "_pool", "first", "request", "tables")
+    __slots__ = ("_block_ops", "_needs", "_pool", "by_group", "first", "request")
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class RequestTables:
         self._pool = block_pool
         self._needs = needs
         self._block_ops = block_ops
-        self.tables = tables or [
+        self.by_group = tables or [
             BlockTable(request, needs.block_size, group, window)
             for group, window in enumerate(needs.windows)
         ]
-        self.first = self.tables[0]
+        self.first = self.by_group[0]
 
     # ---- queries
 
     @property
     def num_blocks(self) -> int:
         """Blocks that the request holds, of all groups."""
-        return sum([len(table.held) for table in self.tables])
+        return sum([len(table.held) for table in self.by_group])
 
     @property
     def num_positions(self) -> int:
@@ -64,10 +64,10 @@ class RequestTables:
         """Whether the request still has the blocks that the token at position `num_tokens` sees."""
         return num_tokens == 0 or all(
             table.num_freed <= self._needs.first_block(num_tokens, table.window)
-            for table in self.tables
+            for table in self.by_group
         )
 
-    def end(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
+    def required_length(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
         """The length that a table needs for positions `num_computed` .. `num_tokens` - 1."""
         if table.window is not None:
             num_tokens = min(num_tokens, num_computed + self._needs.max_chunk)
@@ -83,8 +83,9 @@ class RequestTables:
         """How many free blocks `allocate` takes for the positions up to `num_tokens` that are not computed."""
         num_computed = self.request.num_computed_tokens
         return sum(
-            max(0, self.end(table, num_computed, num_tokens) - len(table)) + self.shares_next(table)
-            for table in self.tables
+            max(0, self.required_length(table, num_computed, num_tokens) - len(table))
+            + self.shares_next(table)
+            for table in self.by_group
         )
 
     # ---- blocks for new tokens
@@ -97,7 +98,7 @@ class RequestTables:
         """
         written = num_computed // self._needs.block_size
         num_needed = 0
-        for table in self.tables:
+        for table in self.by_group:
             blocks = table.blocks
             if written < len(blocks):
                 block = blocks[written]
@@ -105,7 +106,7 @@ class RequestTables:
                     num_needed += 1
                 elif block.key is not None:
                     self._pool.unseal(block)
-            num_missing = self.end(table, num_computed, num_tokens) - len(blocks)
+            num_missing = self.required_length(table, num_computed, num_tokens) - len(blocks)
             if num_missing > 0:
                 num_needed += num_missing
         return num_needed
@@ -114,10 +115,10 @@ class RequestTables:
         """Takes free blocks for positions `num_computed` .. `num_tokens` - 1; as many as `begin_write` has counted
         must be free. A shared block that the first of these tokens is written into is replaced by a copy."""
         written = num_computed // self._needs.block_size
-        for table in self.tables:
+        for table in self.by_group:
             if written < len(table) and table.blocks[written].ref_count > 1:
                 self._copy_on_write(table, written)
-            num_missing = self.end(table, num_computed, num_tokens) - len(table)
+            num_missing = self.required_length(table, num_computed, num_tokens) - len(table)
             if num_missing > 0:
                 self.append_free(table, num_missing)
 
@@ -144,7 +145,7 @@ class RequestTables:
     def fork(self, child: Request, num_computed: int) -> "RequestTables":
         """Tables of another request that share the blocks of the first `num_computed` positions."""
         assert self.goes_on_at(num_computed)
-        tables = [table.fork(child, num_computed) for table in self.tables]
+        tables = [table.fork(child, num_computed) for table in self.by_group]
         fork = RequestTables(child, self._pool, self._needs, self._block_ops, tables)
         for table in tables:
             for block in table.held:
@@ -176,14 +177,14 @@ class RequestTables:
 
     def free_out_of_window(self) -> None:
         """Gives back the blocks that no later token sees."""
-        for table in self.tables:
+        for table in self.by_group:
             if table.window is not None:
                 self.free_before(table, self.request.num_computed_tokens)
 
     def cut(self, num_tokens: int) -> None:
         """Gives back the blocks beyond the first `num_tokens` positions, the last one first."""
         num_kept = -(-num_tokens // self._needs.block_size)
-        for table in self.tables:
+        for table in self.by_group:
             if num_kept < len(table):
                 self._pool.release(table.cut(num_kept))
 
@@ -192,7 +193,7 @@ class RequestTables:
     def log_fill(self, num_computed_before: int) -> None:
         """Records which slots of blocks were filled since `num_computed_before` positions were computed."""
         block_size, num_computed = self._needs.block_size, self.request.num_computed_tokens
-        for table in self.tables:
+        for table in self.by_group:
             for index in range(num_computed_before // block_size, -(-num_computed // block_size)):
                 end = min(num_computed, (index + 1) * block_size)
                 self._pool.log.add("F", table.block_ids[index], end - index * block_size)

@@ -98,7 +98,7 @@ class Scheduler:
             self._queues.add(added)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
             for each in added:
-                each.num_computed_once = 0 if each is request else request.num_prompt_tokens
+                each.max_computed_tokens = 0 if each is request else request.num_prompt_tokens
                 self._queues.add([each])
 
     def check_fits(self, request: Request) -> None:
@@ -237,7 +237,7 @@ class Scheduler:
         if not (self.use_kv_cache and same_salt and same_text and num_shared > 0):
             return 0
         num_shared = self.kv_cache_manager.fork(parent, request, num_shared)
-        request.num_computed_tokens = request.num_computed_once = num_shared
+        request.num_computed_tokens = request.max_computed_tokens = num_shared
         self._queues.note_blocks(request)
         self.report_blocks()
         return num_shared
@@ -317,7 +317,7 @@ class Scheduler:
             assert request.waits_for_group and request.status is not RequestStatus.FINISHED
             request.output_token_ids = output_token_ids
             request.num_computed_tokens = computed
-            request.num_computed_once = max(request.num_computed_once, computed)
+            request.max_computed_tokens = max(request.max_computed_tokens, computed)
             if not self.use_kv_cache:
                 self._forget_computed(request)
             if request.status is RequestStatus.WAITING:
@@ -367,12 +367,12 @@ class Scheduler:
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
-            giver = self._preemption.giver_to_continue(request)
-            if giver.status is RequestStatus.RUNNING:
-                self._preempt(giver, request, plan)
-            if giver is request:
+            victim = self._preemption.victim_to_continue(request)
+            if victim.status is RequestStatus.RUNNING:
+                self._preempt(victim, request, plan)
+            if victim is request:
                 return
-            self._take_blocks(giver, request)
+            self._take_blocks(victim, request)
         self._add(request, plan)
 
     def _limit_drafts(self, request: Request, plan: StepPlan) -> None:
@@ -407,8 +407,8 @@ class Scheduler:
             if events.active:
                 events.blocked(request, "no_seats", 0, self.running)
             return False
-        givers = self._preemption.givers_to_admit(request, num_seats, claims)
-        if givers is None:
+        victims = self._preemption.victims_to_admit(request, num_seats, claims)
+        if victims is None:
             if events.active:
                 num_lacking = manager.num_lacking_to_admit(request)
                 events.blocked(request, "no_blocks", num_lacking, self.running)
@@ -416,10 +416,10 @@ class Scheduler:
         if request.params.prompt_logprobs is not None and not plan.extra_logits:
             return False  # others have used up the step's rows of logits
         request.num_computed_tokens = manager.match_prefix(request)
-        for giver in givers:
-            if giver.status is RequestStatus.RUNNING:
-                self._preempt(giver, request, plan)
-            self._take_blocks(giver, request)
+        for victim in victims:
+            if victim.status is RequestStatus.RUNNING:
+                self._preempt(victim, request, plan)
+            self._take_blocks(victim, request)
         num_matched = manager.num_blocks(request)
         match = manager.admit(request)
         request.num_computed_tokens = match.num_tokens
@@ -445,8 +445,8 @@ class Scheduler:
         start, num_drafts = request.num_computed_tokens, len(request.draft_token_ids)
         num_scheduled = request.num_known_tokens + num_drafts - start
         num_recomputed = 0
-        if request.num_computed_once > start:
-            num_recomputed = min(request.num_computed_once - start, num_scheduled)
+        if request.max_computed_tokens > start:
+            num_recomputed = min(request.max_computed_tokens - start, num_scheduled)
         room = plan.budget
         if request.params.prompt_logprobs is not None and not request.output_token_ids:
             # Each row that is not computed again asks for its logits.
@@ -457,7 +457,7 @@ class Scheduler:
             to_snapshot = states.num_tokens_to_snapshot(request, start)
             room = room if to_snapshot is None else min(room, to_snapshot)
         if num_drafts:
-            self.kv_cache_manager.keep_states(request)
+            self.kv_cache_manager.checkpoint(request)
         samplers: tuple[Request, ...] = (request,)
         if num_scheduled > room:
             num_scheduled, samplers = room, ()
@@ -499,26 +499,26 @@ class Scheduler:
         if self._events.active:
             self._events.preempted(request, cause)
 
-    def _take_blocks(self, giver: Request, request: Request) -> None:
-        """Frees the giver's last blocks: as many as `request` needs besides the free ones, or all of them."""
+    def _take_blocks(self, victim: Request, request: Request) -> None:
+        """Frees the victim's last blocks: as many as `request` needs besides the free ones, or all of them."""
         manager = self.kv_cache_manager
         num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
         if num_lacking == 0:
             return
-        num_freed = manager.give_back(giver, num_lacking)
-        num_lost = max(0, giver.num_computed_tokens - manager.num_positions(giver))
-        giver.num_computed_tokens -= num_lost
-        self._queues.note_blocks(giver)
+        num_freed = manager.release_tail(victim, num_lacking)
+        num_lost = max(0, victim.num_computed_tokens - manager.num_positions(victim))
+        victim.num_computed_tokens -= num_lost
+        self._queues.note_blocks(victim)
         if self._events.active:
-            swapped = manager.offloaded.swapped.num_blocks(giver.request_id) > 0
-            self._events.gave_back(giver, num_lost, num_freed, swapped, request)
+            swapped = manager.offloaded.swapped.num_blocks(victim.request_id) > 0
+            self._events.tail_released(victim, num_lost, num_freed, swapped, request)
 
     def _part_siblings(self, scheduled: ScheduledRequest) -> None:
         """Dissolves a group of siblings whose prompt has been computed: those that sampled a token fork from the
         leader and run, the others return to the queue."""
         leader = scheduled.request
         for follower in self._queues.siblings.dissolve(scheduled.samplers):
-            follower.num_computed_once = leader.num_computed_once
+            follower.max_computed_tokens = leader.max_computed_tokens
             if follower in scheduled.samplers and leader.status is not RequestStatus.FINISHED:
                 follower.num_computed_tokens = self.kv_cache_manager.fork(leader, follower)
                 self._queues.run(follower)
@@ -551,7 +551,7 @@ class Scheduler:
         elif request.num_rewound_tokens:
             num_left = request.num_rewound_tokens - scheduled.num_scheduled_tokens
             request.num_rewound_tokens = max(0, num_left)
-        request.num_computed_once = max(request.num_computed_once, num_computed)
+        request.max_computed_tokens = max(request.max_computed_tokens, num_computed)
         request.num_processed_tokens += scheduled.num_scheduled_tokens
         self.kv_cache_manager.seal(request, start)
         if self.kv_cache_manager.has_windows:
@@ -559,7 +559,7 @@ class Scheduler:
 
     def _forget_computed(self, request: Request) -> None:
         self.kv_cache_manager.release(request)
-        request.num_computed_tokens = request.num_computed_once = request.num_rewound_tokens = 0
+        request.num_computed_tokens = request.max_computed_tokens = request.num_rewound_tokens = 0
 
     # ---- ends
 

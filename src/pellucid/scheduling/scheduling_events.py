@@ -283,18 +283,18 @@ class SchedulingEvents:
     def preempted(self, request: Request, cause: Request) -> None:
         self._tell(request, "preempted", blocked_by=(cause.request_id,))
 
-    def gave_back(
-        self, giver: Request, num_lost_tokens: int, num_freed: int, swapped: bool, cause: Request
+    def tail_released(
+        self, victim: Request, num_lost_tokens: int, num_freed: int, swapped: bool, cause: Request
     ) -> None:
         """A request that does not run has given back blocks for another one."""
         self._sink.emit(
             Preempted(
-                req=giver.request_id,
+                req=victim.request_id,
                 mode="swap" if swapped else "recompute",
                 lost_tok=num_lost_tokens,
                 freed_blocks=num_freed,
                 cause_req=cause.request_id,
-                n_preempt=giver.num_preemptions,
+                n_preempt=victim.num_preemptions,
             )
         )
 

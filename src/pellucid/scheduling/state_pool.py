@@ -116,7 +116,7 @@ class StatePool:
         self.log.add("U", slot, request_id, num_tokens)
         return slot
 
-    def keep(
+    def add_snapshot(
         self, block_hash: bytes, request_id: str, num_tokens: int, of_output: bool = False
     ) -> int | None:
         """A slot for a new snapshot of a request's states after `num_tokens`. Evicts the least recently used

@@ -38,7 +38,7 @@ class BodyMemory:
         self.used += num_bytes
         self._used_by[owner] += num_bytes
 
-    def give_back(self, owner: str, num_bytes: int) -> None:
+    def release_tail(self, owner: str, num_bytes: int) -> None:
         self.used -= num_bytes
         self._used_by[owner] -= num_bytes
         if not self._used_by[owner]:
@@ -69,5 +69,5 @@ class HeldBody:
     def release(self) -> None:
         """May be called more than once."""
         if self._num_counted:
-            self.memory.give_back(self.owner, self._num_counted)
+            self.memory.release_tail(self.owner, self._num_counted)
             self._num_counted = 0

@@ -21,7 +21,7 @@ class DraftBlocks(Protocol):
     def allocate(self, request: Request, num_tokens: int) -> bool: ...
     def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
     def state_slot(self, request: Request) -> int: ...
-    def keep_states(self, request: Request) -> None: ...
+    def checkpoint(self, request: Request) -> None: ...
     def rewind(self, request: Request, num_tokens: int) -> int: ...
     def free_out_of_window(self, request: Request) -> None: ...
     def forget(self, request: Request) -> None: ...
@@ -109,7 +109,7 @@ class DraftModel(Proposer):
                 and twin.num_computed_tokens < twin.num_tokens
                 and self._allocate(twin, twin.num_tokens, twins)
             }
-            self._keep_states([twin for name, twin in ready.items() if len(drafts[name]) == 1])
+            self._checkpoint([twin for name, twin in ready.items() if len(drafts[name]) == 1])
         return drafts
 
     def forget(self, requests: Sequence[Request]) -> None:
@@ -212,10 +212,10 @@ class DraftModel(Proposer):
         _, twin = self._twins.pop(name)
         self._blocks.forget(twin)
 
-    def _keep_states(self, twins: Sequence[Request]) -> None:
+    def _checkpoint(self, twins: Sequence[Request]) -> None:
         """Keeps the recurrent states of twins whose next step computes a draft."""
         for twin in twins:
-            self._blocks.keep_states(twin)
+            self._blocks.checkpoint(twin)
         self._model_runner.transfer(self._blocks.block_ops.take())
 
     def _step(self, twins: Sequence[Request]) -> dict[str, int]:

@@ -37,7 +37,7 @@ class _Read:
     snapshot: ReadSnapshot | None = None
 
 
-class StoredBlocks:
+class PrefixReads:
     """Owns the blocks that the prefix store reads for waiting requests; offers new blocks to the prefix store.
 
     The prefix store holds blocks for all requests. A waiting request asks for blocks once, and takes those that

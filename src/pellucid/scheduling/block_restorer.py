@@ -11,7 +11,7 @@ from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request_tables import RequestTables
 
 
-class BlockOffloader:
+class BlockRestorer:
     """Extends the block tables of requests with blocks whose contents are in the swap file or in the prefix store.
 
     Args:
@@ -60,7 +60,7 @@ class BlockOffloader:
                 self._block_ops.add(op)
                 self._pool.log.add("O", op.block_id, op.swap_slot)
 
-    def start_reading(self, own: RequestTables) -> bool:
+    def start_reading(self, tables: RequestTables) -> bool:
         """Asks the prefix store for blocks of a waiting request that are neither in the pool nor in the swap
         file. It asks once for each admission.
 
@@ -68,69 +68,69 @@ class BlockOffloader:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        stored, request = self._offloaded.stored, own.request
+        stored, request = self._offloaded.stored, tables.request
         if not stored.has_prefix_store or stored.has_asked(request.request_id):
             return False
-        num_found = self._finder.find(own).num_blocks
-        if own.ends_within_a_block or num_found >= self._finder.num_matchable_blocks(request):
+        num_found = self._finder.find(tables).num_blocks
+        if tables.ends_within_a_block or num_found >= self._finder.num_matchable_blocks(request):
             return False
         if stored.num_readable_blocks < self._finder.least_to_read:
             if stored.is_reading:
                 return True
             stored.drop_reads_that_wait()  # of requests that come after this one
-        to_read = self._finder.blocks_to_read(own, stored.num_readable_blocks)
+        to_read = self._finder.blocks_to_read(tables, stored.num_readable_blocks)
         if not to_read.keys and self._states is None:
             return False
         if to_read.prefixes:
             self._block_ops.add(stored.start_reading(request.request_id, *to_read))
         return bool(to_read.prefixes)
 
-    def restore(self, own: RequestTables) -> tuple[int, int]:
+    def restore(self, tables: RequestTables) -> tuple[int, int]:
         """Extends the tables of a request on admission with blocks from the pool, the swap file and the prefix
         store, as far as all groups have them. The request keeps no swap slots.
 
         Returns:
             The computed tokens, and how many of them were read from the prefix store.
         """
-        num_tokens, num_loaded_tokens = own.request.num_computed_tokens, 0
-        if not own.ends_within_a_block:
-            extension = self._finder.find_extension(own)
-            if extension is not None and self._can_extend(own, extension):
-                num_loaded_tokens = self._extend(own, extension)
+        num_tokens, num_loaded_tokens = tables.request.num_computed_tokens, 0
+        if not tables.ends_within_a_block:
+            extension = self._finder.find_extension(tables)
+            if extension is not None and self._can_extend(tables, extension):
+                num_loaded_tokens = self._extend(tables, extension)
                 num_tokens = extension.num_tokens
                 if self._states is not None:
-                    self._states.restore(own.first, num_tokens)
-        self._offloaded.drop(own.request.request_id)
+                    self._states.restore(tables.first, num_tokens)
+        self._offloaded.drop(tables.request.request_id)
         return num_tokens, num_loaded_tokens
 
-    def _can_extend(self, own: RequestTables, extension: Extension) -> bool:
+    def _can_extend(self, tables: RequestTables, extension: Extension) -> bool:
         """Whether there are free blocks for the extension, and for the tokens of the step after it."""
         num_tokens, more = extension
         num_free, num_needed = self._pool.num_free_blocks, 0
-        for table, blocks in zip(own.tables, more, strict=True):
-            end = own.end(table, num_tokens, own.request.num_tokens)
+        for table, blocks in zip(tables.by_group, more, strict=True):
+            end = tables.required_length(table, num_tokens, tables.request.num_tokens)
             num_needed += end - -(-num_tokens // self._needs.block_size) + blocks.count(None)
             num_free -= sum(block is not None and not block.ref_count for block in blocks)
             num_free += table.num_freeable(self._needs.first_block(num_tokens, table.window))
         return num_needed <= num_free
 
-    def _extend(self, own: RequestTables, extension: Extension) -> int:
+    def _extend(self, tables: RequestTables, extension: Extension) -> int:
         """Extends the tables of a request. Returns the tokens that were read from the prefix store."""
         num_tokens, more = extension
-        for table, blocks in zip(own.tables, more, strict=True):
-            own.free_before(table, num_tokens)
+        for table, blocks in zip(tables.by_group, more, strict=True):
+            tables.free_before(table, num_tokens)
             for block in blocks:
                 if block is not None:
                     self._pool.share(block)
         loaded: set[int] = set()  # indices
-        for table, blocks in zip(own.tables, more, strict=True):
+        for table, blocks in zip(tables.by_group, more, strict=True):
             for sealed in blocks:
                 index = len(table)
                 if sealed is not None:
-                    own.log_share(table, sealed)
+                    tables.log_share(table, sealed)
                     table.append([sealed])
                     continue
-                (block,) = own.append_free(table, 1)
+                (block,) = tables.append_free(table, 1)
                 is_full = (index + 1) * self._needs.block_size <= num_tokens
                 if isinstance(self._bring_back(table, index, block, is_full), LoadBlock):
                     loaded.add(index)
