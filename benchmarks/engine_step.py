@@ -33,7 +33,7 @@ class NoModel:
         rows = np.random.default_rng(0).normal(size=(max_rows, vocab_size)).astype(np.float32)
         self._logits = StepLogits(rows, rows.argmax(axis=1).tolist())
 
-    def step(self, batch, kv_cache, draws=()):
+    def step(self, batch, kv_cache, draws=None):
         return self._logits
 
 

@@ -71,7 +71,7 @@ class SlowModel:
         self._logits = StepLogits(rows, [token_id] * max_rows)
         self._seconds = seconds
 
-    def step(self, batch, kv_cache, draws=()):
+    def step(self, batch, kv_cache, draws=None):
         time.sleep(self._seconds)
         return self._logits
 

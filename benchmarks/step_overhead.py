@@ -30,7 +30,7 @@ class TimedDecoder:
         self.own_seconds: list[float] = []
         self.stages: list[list[tuple[str, float]]] = []
 
-    def step(self, batch, kv_cache, draws=()):
+    def step(self, batch, kv_cache, draws=None):
         start = time.perf_counter()
         stages = self._decoder.profile(batch, kv_cache)  # writes to the cache what step writes
         begin = time.perf_counter()

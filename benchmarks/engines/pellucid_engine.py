@@ -8,7 +8,8 @@ from engines.traffic import Served, TrafficRequest
 from engines.worker import Stopwatch, Task, Test, serve
 
 from pellucid import SamplingParams, __version__
-from pellucid.backends.base import Draw, StepDecoder, StepLogits
+from pellucid.backends.base import StepDecoder, StepLogits
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
@@ -35,7 +36,7 @@ class TimedDecoder:
         self.seconds = 0.0
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         stopwatch = Stopwatch()
         logits = self._decoder.step(batch, kv_cache, draws)

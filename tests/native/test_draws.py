@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import (
     Draw,
     Program,
@@ -15,9 +16,10 @@ from pellucid.backends.native import (
     find_kernels,
     kernel_levels,
 )
-from pellucid.backends.program_decoder import native_draw
-from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
+from pellucid.backends.program_decoder import native_draws
+from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.sampler import Sampler, SamplingRow
+from pellucid.execution.sampling_order import DRAWN_PARAMETERS, OTHER_PARAMETERS
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request
@@ -147,10 +149,10 @@ def test_native_draws_are_the_defined_ones(vocab_size: int, isa: str) -> None:
         make_request(rng, vocab_size, random_params(rng, vocab_size)) for _ in range(num_rows)
     ]
     wanted = [defined(*pair) for pair in zip(logits, requests, strict=True)]
-    draws = [
-        (row, native_draw(RequestDraws(request, vocab_size).draw(row, 0)))
-        for row, request in enumerate(requests)
-    ]
+    table = DrawTable()
+    for row, request in enumerate(requests):
+        RequestDraws(request, vocab_size).add_to(table, row, 0)
+    draws = native_draws(table)
     for num_threads in (1, 2, 3):
         drawn = draw_natively(logits, draws, isa, num_threads)
         for own, right in zip(drawn, wanted, strict=True):
@@ -180,9 +182,11 @@ def test_a_large_vocabulary_and_many_seeds(given: dict[str, Any], isa: str) -> N
     vocab_size = 30_000
     logits = rng.normal(0, 1.5, (1, vocab_size)).astype(np.float32)
     requests = [make_request(rng, vocab_size, SamplingParams(**given)) for _ in range(12)]
-    draws = [(0, native_draw(RequestDraws(request, vocab_size).draw(0, 0))) for request in requests]
+    table = DrawTable()
+    for request in requests:
+        RequestDraws(request, vocab_size).add_to(table, 0, 0)
     wanted = [defined(logits[0], request) for request in requests]
-    assert draw_natively(logits, draws, isa, num_threads=2) == wanted
+    assert draw_natively(logits, native_draws(table), isa, num_threads=2) == wanted
     assert len(set(wanted)) > 3 or "top_p" in given
 
 
@@ -204,9 +208,11 @@ def test_drafts_count_as_text() -> None:
             drafts = rng.integers(vocab_size, size=4).tolist()
             request.draft_token_ids = drafts
             logits = rng.normal(0, 2, (5, vocab_size)).astype(np.float32)
-            draws = [(i, native_draw(own.draw(i, i))) for i in range(5)]
+            table = DrawTable()
+            for i in range(5):
+                own.add_to(table, i, i)
             wanted = [defined(logits[i], request, drafts[:i]) for i in range(5)]
-            assert draw_natively(logits, draws) == wanted
+            assert draw_natively(logits, native_draws(table)) == wanted
             request.output_token_ids += rng.integers(vocab_size, size=3).tolist()
 
 
@@ -251,9 +257,10 @@ def test_the_token_that_a_budget_of_reasoning_forces_is_drawn(params: dict[str, 
     rng = np.random.default_rng(0)
     request = make_request(rng, 127, SamplingParams(max_tokens=9, **params))
     request.output_token_ids, request.thinking_budget = [7, 7], Budget()
-    draw = native_draw(RequestDraws(request, 127).draw(0, 0))
+    table = DrawTable()
+    RequestDraws(request, 127).add_to(table, 0, 0)
     for _ in range(9):
-        assert draw_natively(random_logits(rng, 127)[None], [(0, draw)]) in ([7], [-1])
+        assert draw_natively(random_logits(rng, 127)[None], native_draws(table)) in ([7], [-1])
 
 
 GREEDY = {"temperature": 0}

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
+from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.facts.model_config import ModelConfig, RopeConfig
@@ -69,7 +70,7 @@ class FakeDecoder(CompiledDecoder):
         return max_num_batched_tokens
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         return StepLogits(self.forward(batch, kv_cache))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.backends.base import CompiledDecoder, Draw, StepLogits, StepWeights
+from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
@@ -66,7 +67,7 @@ class ScriptedDecoder(CompiledDecoder):
         return max_num_batched_tokens
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         return StepLogits(self.forward(batch, kv_cache))
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
@@ -120,52 +120,6 @@ class Weights(ABC):
         """The result of `quantize_matrix`, bit for bit."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawSettings:
-    """How the tokens of one completion are drawn; `execution/sampling_order.py` defines the parameters.
-
-    Attributes:
-        sharpness: log2(e) / temperature, a float32; 0 for the largest logit, greedily.
-        top_k: 0 is off.
-        allowed: [ceil(V / 32)] a bit for each token, the lowest of a word first; None: all of them.
-        bias_ids: [N] each once.
-        biases: [N] added to their logits.
-    """
-
-    seed: int
-    stream: int
-    sharpness: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    allowed: npt.NDArray[np.uint32] | None = None
-    bias_ids: npt.NDArray[np.int32] | None = None
-    biases: npt.NDArray[np.float64] | None = None
-
-
-class Draw(NamedTuple):
-    """One token to be drawn from a row of logits.
-
-    Attributes:
-        row: of the step's logits.
-        position: of the token in its request.
-        forbidden: [N] token ids.
-        text: [position] prompt and output, for penalties; None where there are none.
-        num_prompt_tokens: how many of `text` are the prompt's.
-    """
-
-    row: int
-    settings: DrawSettings
-    position: int
-    forbidden: npt.NDArray[np.int32] | None = None
-    text: npt.NDArray[np.int32] | None = None
-    num_prompt_tokens: int = 0
-
-
 class RowQuestion(NamedTuple):
     """The arguments of `summarize`: what an observer of a token wants to know about its row of logits.
 
@@ -276,12 +230,12 @@ class StepDecoder(Protocol):
     def vocab_size(self) -> int: ...
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         """The logits of a step, and what is drawn from them.
 
         Args:
-            draws: in order of rows; none unless `draws_tokens`.
+            draws: None unless `draws_tokens`.
         """
         ...
 
@@ -305,7 +259,7 @@ class CompiledDecoder(ABC):
 
     @abstractmethod
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         """As `StepDecoder.step`."""
 

@@ -1,12 +1,12 @@
 """The NumPy backend: the definition of every op, on any machine."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from pellucid.backends.base import Backend, CompiledDecoder, Draw, StepLogits, StepWeights
+from pellucid.backends.base import Backend, CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
     make_numpy_kv_cache,
@@ -105,7 +105,7 @@ class NumpyDecoder(CompiledDecoder):
         return max_num_batched_tokens * numbers_per_token * self._itemsize
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         assert not draws
         return StepLogits(self._decoder.forward(batch, kv_cache))

@@ -8,7 +8,6 @@ import numpy.typing as npt
 from pellucid.backends.base import (
     Arithmetic,
     CompiledDecoder,
-    Draw,
     KeptTokens,
     RowQuestion,
     RowSummary,
@@ -17,8 +16,8 @@ from pellucid.backends.base import (
 )
 from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
-from pellucid.backends.native import Draw as NativeDraw
-from pellucid.backends.native import Program, RowSet, RowSummarizer
+from pellucid.backends.drawing import DrawTable
+from pellucid.backends.native import Draw, Program, RowSet, RowSummarizer
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
 from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
 from pellucid.backends.row_table import embed_rows
@@ -34,7 +33,7 @@ def run_program(
     output: Array,
     inputs: Sequence[Array] = (),
     stage_seconds: npt.NDArray[np.float64] | None = None,
-    draws: Sequence[tuple[int, NativeDraw]] = (),
+    draws: Sequence[tuple[int, Draw]] = (),
 ) -> tuple[list[int], list[int], int]:
     """One call of `program`.
 
@@ -145,12 +144,12 @@ class ProgramDecoder(CompiledDecoder):
         return self._program.scratch_bytes
 
     def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: Sequence[Draw] = ()
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         assert isinstance(kv_cache, CpuKVCache)
         self._before_step()
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
-        native = [(draw.row, native_draw(draw)) for draw in draws]
+        native = () if draws is None else native_draws(draws)
         if len(batch.token_ids) <= self._program.max_rows:
             largest, drawn, expert_bytes = self._run(batch, kv_cache, logits, native)
             return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
@@ -184,7 +183,7 @@ class ProgramDecoder(CompiledDecoder):
         batch: ForwardBatch,
         kv_cache: CpuKVCache,
         logits: Array,
-        draws: Sequence[tuple[int, NativeDraw]],
+        draws: Sequence[tuple[int, Draw]],
         stage_seconds: npt.NDArray[np.float64] | None = None,
     ) -> tuple[list[int], list[int], int]:
         frequencies = [
@@ -222,28 +221,15 @@ def row_summary(
     )
 
 
-def native_draw(draw: Draw) -> NativeDraw:
-    """The same for a program."""
-    settings = draw.settings
-    return NativeDraw(
-        settings.seed,
-        settings.stream,
-        draw.position,
-        settings.sharpness,
-        settings.top_k,
-        settings.top_p,
-        settings.min_p,
-        settings.typical_p,
-        settings.allowed,
-        draw.forbidden,
-        settings.bias_ids,
-        settings.biases,
-        draw.text,
-        draw.num_prompt_tokens,
-        settings.repetition_penalty,
-        settings.presence_penalty,
-        settings.frequency_penalty,
-    )
+def native_draws(draws: DrawTable) -> list[tuple[int, Draw]]:
+    """The draws of a step for a program, each with its row."""
+    columns = (draws.positions, draws.allowed, draws.forbidden, draws.texts, draws.settings)
+    return [
+        (row, Draw(position=position, allowed=allowed, forbidden=forbidden, text=text, **settings))
+        for row, position, allowed, forbidden, text, settings in zip(
+            draws.rows, *columns, strict=True
+        )
+    ]
 
 
 def _tokens(drawn: Sequence[int]) -> list[int | None]:

@@ -13,7 +13,7 @@ from pellucid.cli.output.terminal import AnswerWriter, note, note_facts
 from pellucid.cli.output.units import counted
 from pellucid.cli.parsing.model_and_prompt import check_conversation, conversation_prompt
 from pellucid.cli.parsing.option_types import text_with_escapes
-from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import STAGE_NUMBERS, SamplingParams
 
 if TYPE_CHECKING:
     from pellucid.llm import LLM
@@ -25,18 +25,12 @@ _ALIASES = {"/?": "/help", "/clear": "/reset"}  # of other programs
 _QUOTES = '"""'  # around a message of several lines
 # Parameters that /set takes, by their names here and in other programs: the field and its type.
 _PARAMETERS: Mapping[str, tuple[str, Callable[[str], float]]] = {
-    "frequency_penalty": ("frequency_penalty", float),
+    **{name: (name, float) for name in STAGE_NUMBERS},
     "max_tokens": ("max_tokens", int),
-    "min_p": ("min_p", float),
     "num_predict": ("max_tokens", int),
-    "presence_penalty": ("presence_penalty", float),
     "repeat_penalty": ("repetition_penalty", float),
-    "repetition_penalty": ("repetition_penalty", float),
     "seed": ("seed", int),
-    "temperature": ("temperature", float),
     "top_k": ("top_k", int),
-    "top_p": ("top_p", float),
-    "typical_p": ("typical_p", float),
 }
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pellucid.backends.base import Draw, StepDecoder
+from pellucid.backends.base import StepDecoder
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.candidates import Candidates
@@ -110,7 +111,7 @@ class ModelRunner:
         self, batch: ForwardBatch, scheduled_requests: Sequence[ScheduledRequest]
     ) -> ComputedStep:
         """The step of a decoder that draws tokens itself."""
-        draws: dict[tuple[str, int], Draw] = {}
+        draws, drawn = DrawTable(), list[tuple[str, int]]()
         takes_largest: list[tuple[str, int]] = []
         end = 0
         for scheduled in scheduled_requests:
@@ -128,11 +129,12 @@ class ModelRunner:
                     if own.takes_largest:
                         takes_largest.append((request.request_id, row))
                     else:
-                        draws[request.request_id, row] = own.draw(row, num_drafts)
-        logits = self.decoder.step(batch, self.kv_cache, list(draws.values()))
-        drawn = dict(zip(draws, logits.drawn, strict=True))
-        drawn.update((key, logits.largest[key[1]]) for key in takes_largest)
-        return ComputedStep(logits.rows, drawn, logits.expert_bytes)
+                        own.add_to(draws, row, num_drafts)
+                        drawn.append((request.request_id, row))
+        logits = self.decoder.step(batch, self.kv_cache, draws)
+        token_ids = dict(zip(drawn, logits.drawn, strict=True))
+        token_ids.update((key, logits.largest[key[1]]) for key in takes_largest)
+        return ComputedStep(logits.rows, token_ids, logits.expert_bytes)
 
     def sample(
         self,

@@ -1,36 +1,14 @@
-"""The parameters of a request's draws, for backends that draw tokens within their step."""
+"""How the tokens of a request are drawn, for backends that draw them within their step."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-from pellucid.backends.base import Draw, DrawSettings
+from pellucid.backends.drawing import DrawSettings, DrawTable, TokenIds, TokenMask
 from pellucid.execution.odds import sharpness
-from pellucid.execution.sampling_order import forced_token
-from pellucid.execution.sampling_stages import completions
-from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.execution.sampling_order import PARAMETERS, SamplingRow, is_drawn_natively
 from pellucid.scheduling.request import Request
-
-TokenIds = npt.NDArray[np.int32]
-
-# The parameters that `RequestDraws.draw` passes on.
-DRAWN_PARAMETERS = frozenset(
-    (
-        *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed"),
-        *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
-        *("allowed_token_ids", "bad_words", "min_tokens", "stop_token_ids", "ignore_eos"),
-        *("structured_outputs", "thinking_token_budget"),
-    )
-)
-# The parameters that do not decide which token comes next.
-OTHER_PARAMETERS = frozenset(
-    (
-        *("n", "best_of", "logprobs", "prompt_logprobs", "max_tokens", "max_time"),
-        *("stop", "include_stop_str_in_output", "stop_in_reasoning", "skip_special_tokens"),
-    )
-)
 
 _BITS = 32
 
@@ -43,111 +21,76 @@ class RequestDraws:
         vocab_size: the model's.
 
     Attributes:
-        are_complete: whether `draw` passes on every parameter that the request sets; otherwise the sampler must choose
-            its tokens.
+        are_complete: whether the native draw knows every parameter that the request sets; otherwise the sampler must
+            choose its tokens.
         takes_largest: whether the request takes the largest logit as it is, so that nothing is drawn.
     """
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         params = request.params
         self._request = request
-        self.are_complete = all(
-            field.name in DRAWN_PARAMETERS
-            or field.name in OTHER_PARAMETERS
-            or getattr(params, field.name) == field.default
-            for field in fields(params)
-        )
-        self._num_words = -(-vocab_size // _BITS)
-        self._bad_words = [word for word in request.bad_words_token_ids if word[-1] < vocab_size]
+        self._vocab_size = vocab_size
+        self.are_complete = is_drawn_natively(params)
         self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
-        bias = dict(params.logit_bias)
-        self._settings = DrawSettings(
-            seed=request.seed,
-            stream=request.index,
-            sharpness=0.0 if params.temperature == 0 else sharpness(params.temperature),
-            top_k=max(0, params.top_k),
-            top_p=params.top_p,
-            min_p=params.min_p,
-            typical_p=params.typical_p,
-            repetition_penalty=params.repetition_penalty,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            allowed=_mask(params.allowed_token_ids, vocab_size),
-            bias_ids=_token_ids(bias) if bias else None,
-            biases=np.array(list(bias.values())) if bias else None,
-        )
+        self._settings = _settings(SamplingRow.of(request))
+        self._allowed: TokenMask | None = None
+        if params.allowed_token_ids is not None:
+            self._allowed = self._mask(params.allowed_token_ids)
         # Presence and frequency count in the output alone.
-        self._with_prompt = params.repetition_penalty != 1
-        self._needs_text = (
-            self._with_prompt or params.presence_penalty != 0 or params.frequency_penalty != 0
+        with_prompt = "repetition_penalty" in self._settings
+        self._needs_text = with_prompt or bool(
+            self._settings.keys() & {"presence_penalty", "frequency_penalty"}
         )
-        self._text = _token_ids(request.prompt_token_ids if self._with_prompt else ())
+        self._text = _token_ids(request.prompt_token_ids if with_prompt else ())
         self._num_prompt_tokens = self._text_length = len(self._text)
-        self.takes_largest = (
-            params.temperature == 0
-            and request.grammar is None
-            and request.thinking_budget is None
-            and not (bias or self._bad_words or self._needs_text or params.min_tokens)
-            and params.allowed_token_ids is None
+        if with_prompt:
+            self._settings["num_prompt_tokens"] = self._num_prompt_tokens
+        self._is_ruled = bool(
+            request.grammar is not None
+            or request.thinking_budget is not None
+            or request.bad_words_token_ids
+            or params.min_tokens
+        )
+        self.takes_largest = params.temperature == 0 and not (
+            self._is_ruled
+            or self._needs_text
+            or self._allowed is not None
+            or "bias_ids" in self._settings
         )
 
-    def draw(self, row: int, num_drafts: int) -> Draw:
-        """The draw of the token after prompt, output and the first `num_drafts` drafts.
+    def add_to(self, draws: DrawTable, row: int, num_drafts: int) -> None:
+        """Adds the draw of the token after prompt, output and the first `num_drafts` drafts.
 
         Args:
             row: of the step's logits.
         """
-        request = self._request
-        position = request.num_known_tokens + num_drafts
-        if (forced := self._forced_token(num_drafts)) is not None:
-            return Draw(row, self._only(forced), position)
-        return Draw(
-            row,
-            self._settings if request.grammar is None else self._by_grammar(num_drafts),
-            position,
-            self._forbidden(num_drafts),
-            self._text_before(num_drafts) if self._needs_text else None,
-            self._num_prompt_tokens,
-        )
+        allowed, forbidden = self._allowed, None
+        if self._is_ruled:
+            place = SamplingRow.of(self._request, num_drafts)
+            if (forced := _forced_token(place)) is not None:
+                draws.add(row, self._settings, place.position, self._mask((forced,)))
+                return
+            if place.grammar is not None:
+                allowed = self._by_grammar(place)
+            forbidden = self._forbidden(place)
+        position = self._request.num_known_tokens + num_drafts
+        text = self._text_before(num_drafts) if self._needs_text else None
+        draws.add(row, self._settings, position, allowed, forbidden, text)
 
-    def _forced_token(self, num_drafts: int) -> int | None:
-        request = self._request
-        if request.thinking_budget is None:
-            return None
+    def _by_grammar(self, place: SamplingRow) -> TokenMask:
+        """The tokens that the grammar allows too; none if it has an error, which is raised when the token is chosen."""
         try:
-            answer = request.answer(num_drafts)
-            return forced_token(request.thinking_budget, request.grammar, answer)
+            allowed = np.frombuffer(place.mask, "<u4")
         except ValueError:
-            return None  # the grammar has an error: see `_by_grammar`
+            allowed = self._mask(())
+        return allowed if self._allowed is None else allowed & self._allowed
 
-    def _only(self, token_id: int) -> DrawSettings:
-        """Settings with which nothing but one token can be drawn."""
-        return replace(self._settings, allowed=_mask((token_id,), _BITS * self._num_words))
-
-    def _by_grammar(self, num_drafts: int) -> DrawSettings:
-        """The settings with the tokens that the grammar allows. None if it has an error, which is raised when
-        the token is chosen."""
-        request = self._request
-        assert request.grammar is not None
-        try:
-            allowed = np.frombuffer(request.grammar.mask(request.answer(num_drafts)), "<u4")
-        except ValueError:
-            allowed = np.zeros(self._num_words, "<u4")
-        if self._settings.allowed is not None:
-            allowed = allowed & self._settings.allowed
-        return replace(self._settings, allowed=allowed)
-
-    def _forbidden(self, num_drafts: int) -> TokenIds | None:
-        request = self._request
-        params: SamplingParams = request.params
-        too_short = request.num_output_tokens + num_drafts < params.min_tokens
-        if not self._bad_words:
+    def _forbidden(self, place: SamplingRow) -> TokenIds | None:
+        too_short = len(place.output_token_ids) < place.params.min_tokens
+        if not place.bad_words_token_ids:
             return self._stop_token_ids if too_short else None
-        end = request.num_known_tokens + num_drafts
-        longest = max(map(len, self._bad_words))
-        before = request.token_ids(max(0, end - longest + 1), end)
-        completed = _token_ids(sorted(completions(self._bad_words, before)))
-        return np.concatenate((completed, self._stop_token_ids)) if too_short else completed
+        ends = _token_ids(sorted(end for end in place.bad_word_ends if end < self._vocab_size))
+        return np.concatenate((ends, self._stop_token_ids)) if too_short else ends
 
     def _text_before(self, num_drafts: int) -> TokenIds:
         """A view, for this step."""
@@ -168,14 +111,36 @@ class RequestDraws:
             self._text = grown
         self._text[start:end] = token_ids
 
+    def _mask(self, token_ids: Sequence[int]) -> TokenMask:
+        allowed = np.zeros(-(-self._vocab_size // _BITS) * _BITS, np.bool_)
+        allowed[list(token_ids)] = True
+        return np.packbits(allowed, bitorder="little").view("<u4")
+
+
+def _settings(place: SamplingRow) -> DrawSettings:
+    params = place.params
+    settings = DrawSettings(
+        seed=place.seed,
+        stream=place.stream,
+        sharpness=0.0 if params.temperature == 0 else sharpness(params.temperature),
+    )
+    numbers = {  # settings that have the names of their parameters
+        parameter.name: getattr(params, parameter.name)
+        for parameter in PARAMETERS
+        if parameter.name in DrawSettings.__annotations__ and parameter.is_set(place)
+    }
+    settings.update(cast(DrawSettings, numbers))
+    if bias := dict(params.logit_bias):
+        settings["bias_ids"], settings["biases"] = _token_ids(bias), np.array(list(bias.values()))
+    return settings
+
+
+def _forced_token(place: SamplingRow) -> int | None:
+    try:
+        return place.forced_token
+    except ValueError:
+        return None  # the grammar has an error: see `RequestDraws._by_grammar`
+
 
 def _token_ids(token_ids: Iterable[int]) -> TokenIds:
     return np.array(list(token_ids), np.int32)
-
-
-def _mask(token_ids: Sequence[int] | None, vocab_size: int) -> npt.NDArray[np.uint32] | None:
-    if token_ids is None:
-        return None
-    allowed = np.zeros(-(-vocab_size // _BITS) * _BITS, np.bool_)
-    allowed[list(token_ids)] = True
-    return np.packbits(allowed, bitorder="little").view("<u4")

@@ -1,8 +1,9 @@
-"""The order of the sampling stages."""
+"""The sampling parameters that decide which token comes next: a row for each, in the order of their stages."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
@@ -60,6 +61,31 @@ class SamplingRow:
         prompt = self.prompt_token_ids[start:]
         return [*prompt, *self.output_token_ids[max(0, start - num_prompt_tokens) :]]
 
+    @property
+    def forced_token(self) -> int | None:
+        """The token that the budget of reasoning forces, if the grammar allows it; None: any may come."""
+        budget = self.thinking_budget
+        forced = None if budget is None else budget.forced_token(self.output_token_ids)
+        if forced is None or self.grammar is None:
+            return forced
+        return forced if self.mask[forced >> 3] >> (forced & 7) & 1 else None
+
+    @property
+    def mask(self) -> bytes:
+        """The tokens that the grammar allows, a bit for each; there is one.
+
+        Raises:
+            ValueError: nothing can be said of this completion.
+        """
+        assert self.grammar is not None
+        return self.grammar.mask(self.output_token_ids)
+
+    @property
+    def bad_word_ends(self) -> set[int]:
+        """The tokens that would complete a bad word."""
+        words = self.bad_words_token_ids
+        return stages.completions(words, self.last_token_ids(max(map(len, words)) - 1))
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -69,63 +95,144 @@ class Stage:
     apply: Callable[[Candidates], Candidates]
 
 
-def forced_token(
-    budget: TokenBudget | None, grammar: TokenGrammar | None, token_ids: Sequence[int]
-) -> int | None:
-    """The token that the budget of reasoning forces after `token_ids`, if the grammar allows it; None: any."""
-    forced = None if budget is None else budget.forced_token(token_ids)
-    if forced is None or grammar is None:
-        return forced
-    mask = grammar.mask(token_ids)
-    return forced if mask[forced >> 3] >> (forced & 7) & 1 else None
+class Parameter(NamedTuple):
+    """A parameter of `SamplingParams` that has a stage.
+
+    Attributes:
+        name: of the parameter, and of its stage.
+        is_set: whether a row asks for the stage.
+        apply: what the stage leaves of a row's candidates.
+        is_native: whether the native draw knows it (csrc/draw.cpp); else the sampler draws.
+    """
+
+    name: str
+    is_set: Callable[[SamplingRow], bool]
+    apply: Callable[[Candidates, SamplingRow], Candidates]
+    is_native: bool = False
+
+    def stage(self, row: SamplingRow) -> Stage:
+        return Stage(self.name, lambda candidates: self.apply(candidates, row))
+
+
+def _number(
+    name: str,
+    stage: Callable[[Candidates, float], Candidates],
+    off: float,
+    is_native: bool = False,
+) -> Parameter:
+    """A parameter whose stage needs its value alone, and is left out where this is `off`."""
+    return Parameter(
+        name,
+        lambda row: bool(getattr(row.params, name) != off),
+        lambda candidates, row: stage(candidates, getattr(row.params, name)),
+        is_native,
+    )
+
+
+# Masks come first, so that nothing forbidden takes part in what follows. Penalties act on the model's own logits, so
+# that their strength does not depend on the temperature. Truncation comes last, on the distribution that the
+# temperature gave; each truncation sees what the one before it left, renormalised.
+PARAMETERS = (
+    Parameter(
+        "structured_outputs",
+        lambda row: row.grammar is not None,
+        lambda candidates, row: stages.allow_bits(candidates, row.mask),
+        is_native=True,
+    ),
+    Parameter(
+        "allowed_token_ids",
+        lambda row: row.params.allowed_token_ids is not None,
+        lambda candidates, row: stages.allow(candidates, row.params.allowed_token_ids or ()),
+        is_native=True,
+    ),
+    Parameter(
+        "bad_words",
+        lambda row: bool(row.bad_words_token_ids),
+        lambda candidates, row: stages.forbid(candidates, row.bad_word_ends),
+        is_native=True,
+    ),
+    Parameter(
+        "min_tokens",
+        lambda row: len(row.output_token_ids) < row.params.min_tokens and bool(row.stop_token_ids),
+        lambda candidates, row: stages.forbid(candidates, row.stop_token_ids),
+        is_native=True,
+    ),
+    Parameter(
+        "logit_bias",
+        lambda row: bool(row.params.logit_bias),
+        lambda candidates, row: stages.add(candidates, dict(row.params.logit_bias)),
+        is_native=True,
+    ),
+    Parameter(
+        "repetition_penalty",
+        lambda row: row.params.repetition_penalty != 1,
+        lambda candidates, row: stages.penalise_repetition(
+            candidates,
+            {*row.prompt_token_ids, *row.output_token_ids},
+            row.params.repetition_penalty,
+        ),
+        is_native=True,
+    ),
+    Parameter(
+        "presence_penalty",
+        lambda row: row.params.presence_penalty != 0,
+        lambda candidates, row: stages.penalise_presence(
+            candidates, row.output_token_ids, row.params.presence_penalty
+        ),
+        is_native=True,
+    ),
+    Parameter(
+        "frequency_penalty",
+        lambda row: row.params.frequency_penalty != 0,
+        lambda candidates, row: stages.penalise_frequency(
+            candidates, row.output_token_ids, row.params.frequency_penalty
+        ),
+        is_native=True,
+    ),
+    _number("temperature", stages.scale, off=1, is_native=True),
+    Parameter(
+        "top_k",
+        lambda row: row.params.top_k > 0,
+        lambda candidates, row: stages.top_k(candidates, row.params.top_k),
+        is_native=True,
+    ),
+    _number("top_p", stages.top_p, off=1, is_native=True),
+    _number("min_p", stages.min_p, off=0, is_native=True),
+    _number("typical_p", stages.typical_p, off=1, is_native=True),
+)
+# What the native draw knows: those, and what the draws and the stages of others look at.
+DRAWN_PARAMETERS = frozenset(
+    (
+        *(parameter.name for parameter in PARAMETERS if parameter.is_native),
+        *("thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
+    )
+)
+# Those that do not decide which token comes next.
+OTHER_PARAMETERS = frozenset(
+    (
+        *("n", "best_of", "logprobs", "prompt_logprobs", "max_tokens", "max_time"),
+        *("stop", "include_stop_str_in_output", "stop_in_reasoning", "skip_special_tokens"),
+    )
+)
+
+
+def is_drawn_natively(params: SamplingParams) -> bool:
+    """Whether the native draw knows all that decides which token comes next. A parameter that nobody has told it of
+    is not among that, so the sampler draws."""
+    return all(
+        field.name in DRAWN_PARAMETERS
+        or field.name in OTHER_PARAMETERS
+        or getattr(params, field.name) == field.default
+        for field in fields(params)
+    )
 
 
 def sampling_stages(row: SamplingRow) -> Iterator[Stage]:
-    """The stages that `row` asks for, in the order in which they are applied.
-
-    Masks come first, so that nothing forbidden takes part in what follows. Penalties act on the
-    model's own logits, so that their strength does not depend on the temperature. Truncation comes
-    last, on the distribution that the temperature gave; each truncation sees what the one before it
-    left, renormalised. A token that the budget of reasoning forces is the only one; only a grammar can forbid it.
-    """
-    params = row.params
-    forced = forced_token(row.thinking_budget, row.grammar, row.output_token_ids)
-    if forced is not None:
+    """The stages that `row` asks for, in the order of `PARAMETERS`. A token that the budget of reasoning forces is the
+    only one; only a grammar can forbid it."""
+    if (forced := row.forced_token) is not None:
         yield Stage("thinking_token_budget", partial(stages.allow, token_ids=(forced,)))
         return
-    if row.grammar is not None:
-        mask = row.grammar.mask(row.output_token_ids)
-        yield Stage("structured_outputs", partial(stages.allow_bits, mask=mask))
-    if params.allowed_token_ids is not None:
-        yield Stage("allowed_token_ids", partial(stages.allow, token_ids=params.allowed_token_ids))
-    if words := row.bad_words_token_ids:
-        completions = stages.completions(words, row.last_token_ids(max(map(len, words)) - 1))
-        yield Stage("bad_words", partial(stages.forbid, token_ids=completions))
-    if row.stop_token_ids and len(row.output_token_ids) < params.min_tokens:
-        yield Stage("min_tokens", partial(stages.forbid, token_ids=row.stop_token_ids))
-
-    if params.logit_bias:
-        yield Stage("logit_bias", partial(stages.add, amounts=dict(params.logit_bias)))
-    if (penalty := params.repetition_penalty) != 1:
-        seen = {*row.prompt_token_ids, *row.output_token_ids}
-        repetition = partial(stages.penalise_repetition, token_ids=seen, penalty=penalty)
-        yield Stage("repetition_penalty", repetition)
-    if (penalty := params.presence_penalty) != 0:
-        output = row.output_token_ids
-        presence = partial(stages.penalise_presence, token_ids=output, penalty=penalty)
-        yield Stage("presence_penalty", presence)
-    if (penalty := params.frequency_penalty) != 0:
-        output = row.output_token_ids
-        frequency = partial(stages.penalise_frequency, token_ids=output, penalty=penalty)
-        yield Stage("frequency_penalty", frequency)
-
-    if params.temperature != 1:
-        yield Stage("temperature", partial(stages.scale, temperature=params.temperature))
-    if params.top_k > 0:
-        yield Stage("top_k", partial(stages.top_k, k=params.top_k))
-    if params.top_p < 1:
-        yield Stage("top_p", partial(stages.top_p, p=params.top_p))
-    if params.min_p > 0:
-        yield Stage("min_p", partial(stages.min_p, share=params.min_p))
-    if params.typical_p < 1:
-        yield Stage("typical_p", partial(stages.typical_p, p=params.typical_p))
+    for parameter in PARAMETERS:
+        if parameter.is_set(row):
+            yield parameter.stage(row)

@@ -217,6 +217,8 @@ _REALS = {
     "presence_penalty": Interval(-2, 2),
     "frequency_penalty": Interval(-2, 2),
 }
+# The numbers that change which token is chosen.
+STAGE_NUMBERS = tuple(dict.fromkeys(("temperature", "top_k", *_REALS)))
 _INTEGERS = {
     "n": Interval(1, MAX_N),
     "top_k": Interval(-1, 2**31 - 1),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pellucid.async_engine import Inspector, NoBlocksError
-from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import STAGE_NUMBERS, SamplingParams
 from pellucid.server.completion_lookup import RememberedCompletion, find_completion
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused
@@ -288,17 +288,7 @@ class InspectionRoutes:
 
 
 def _stage_parameters(params: SamplingParams) -> dict[str, float]:
-    names = (
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-    )
-    return {name: getattr(params, name) for name in names}
+    return {name: getattr(params, name) for name in STAGE_NUMBERS}
 
 
 def _whole(call: Call, name: str, default: int, low: int, high: int) -> int:
