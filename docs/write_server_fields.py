@@ -11,8 +11,8 @@ from typing import Any
 
 from generated_file import write_or_check
 
+from pellucid.server.field_tables import FIELD_TABLES
 from pellucid.server.fields import Field, FieldTable, Treatment
-from pellucid.server.protocols.tables import FIELD_TABLES
 
 PAGE = Path(__file__).with_name("server-fields.md")
 HEADER = """\

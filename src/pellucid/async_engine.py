@@ -23,6 +23,7 @@ from pellucid.observing.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage, SpeculationStatistics
 
 __all__ = [
+    "AnswerSoFar",
     "AsyncLLMEngine",
     "AsyncTokenStream",
     "EngineStoppedError",

@@ -133,7 +133,7 @@ def test_blocks_become_messages(server: RunningServer) -> None:
         {"role": "system", "content": "100 tokens left"},
     ]
     from pellucid.server.protocols.anthropic_api.fields import ConversationFields
-    from pellucid.server.protocols.anthropic_api.input_messages import conversation_of
+    from pellucid.server.protocols.anthropic_api.input import conversation_of
     from support.bundled import bundled_model
 
     warnings: list[str] = []

@@ -311,7 +311,7 @@ def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
         try:
             line = next(line for line in process.stderr if line.startswith("serving "))
             host, port = line.split("http://")[1].strip().split(":")
-            server = RunningServer(host, int(port), None, None, None)  # type: ignore[arg-type]
+            server = RunningServer(host, int(port), None, None, None, None)  # type: ignore[arg-type]
             # One after another: they take many seconds, and the second signal ends them before.
             body = {**LONG, "n": 32, "stream": True, "max_tokens": 2000}
             with server.open_call("/v1/completions", body) as connection:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pellucid.async_engine import AsyncLLMEngine
+from pellucid.server.field_tables import FIELD_TABLES
 from pellucid.server.fields import Field, FieldTable, Treatment
-from pellucid.server.protocols.tables import FIELD_TABLES
 from support.http_server import RunningServer, running_server
 from support.replies import flat, frames, short
 from support.scripted_model import scripted_engine

@@ -18,6 +18,7 @@ from openai.types.responses import response_create_params
 
 from pellucid.server.call_warnings import MAX_WARNINGS, Warnings
 from pellucid.server.errors import ApiError
+from pellucid.server.field_tables import FIELD_TABLES
 from pellucid.server.fields import (
     FieldTable,
     Treatment,
@@ -26,7 +27,6 @@ from pellucid.server.fields import (
     warn_of_unknown_keys,
     without_effect,
 )
-from pellucid.server.protocols.tables import FIELD_TABLES
 
 ROOT = Path(__file__).parents[2]
 

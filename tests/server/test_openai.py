@@ -9,7 +9,7 @@ import pytest
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.outputs import RequestOutput
 from pellucid.server.protocols.messages import readable_messages
-from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
+from pellucid.server.protocols.openai_shared.writer import ReplyWriter
 from support.bundled import bundled_model
 from support.http_server import RunningServer
 from support.offline import offline
@@ -157,7 +157,7 @@ def test_echo_without_an_answer(server: RunningServer) -> None:
 
 def test_tokens_of_equal_text_are_all_there() -> None:
     from pellucid.outputs import Logprob
-    from pellucid.server.protocols.openai_completions_api.choice_writer import _by_text
+    from pellucid.server.protocols.openai_completions_api.writer import _by_text
 
     at = {
         5: Logprob(-1.0, -1.0, 1, "a"),

@@ -5,8 +5,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pellucid.server.field_tables import FIELD_TABLES
 from pellucid.server.fields import Treatment
-from pellucid.server.protocols.tables import FIELD_TABLES
 from support.http_server import RunningServer
 
 

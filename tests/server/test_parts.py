@@ -7,11 +7,11 @@ import pytest
 
 from pellucid.server.errors import ApiError
 from pellucid.server.protocols.anthropic_api.fields import ConversationFields
-from pellucid.server.protocols.anthropic_api.input_messages import conversation_of
+from pellucid.server.protocols.anthropic_api.input import conversation_of
 from pellucid.server.protocols.messages import readable_messages
-from pellucid.server.protocols.ollama_api.input_messages import shared_message
+from pellucid.server.protocols.ollama_api.input import shared_message
 from pellucid.server.protocols.openai_responses_api import fields as responses
-from pellucid.server.protocols.openai_responses_api import input_items
+from pellucid.server.protocols.openai_responses_api import input as input_items
 from pellucid.server.protocols.parts import part_text
 from support.bundled import bundled_model
 

@@ -6,9 +6,9 @@ from typing import Any
 import openai
 
 from pellucid.inputs.prompts import ChatPrompt
-from pellucid.server.cache_comparison import common_length
+from pellucid.server.protocols.cache_comparison import common_length
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
-from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
+from pellucid.server.protocols.openai_responses_api.input import conversation_of
 from support.bundled import bundled_model
 from support.codex import APPLY_PATCH, GITHUB
 from support.http_server import RunningServer

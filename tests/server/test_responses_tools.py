@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
-from pellucid.server.protocols.openai_responses_api.input_items import conversation_of
+from pellucid.server.protocols.openai_responses_api.input import conversation_of
 from pellucid.server.protocols.openai_responses_api.kept_items import KeptItems
 from pellucid.text.grammars import GrammarCompiler
 from pellucid.text.responses.format import find_response_format

@@ -70,7 +70,7 @@ def served(directory: Path) -> Iterator[Served]:
         try:
             line = next(line for line in process.stderr if line.startswith("serving "))
             host, port = line.split("http://")[1].strip().split(":")
-            server = RunningServer(host, int(port), None, None, None)  # type: ignore[arg-type]
+            server = RunningServer(host, int(port), None, None, None, None)  # type: ignore[arg-type]
             yield Served(process, server, log)
         finally:
             process.kill()

@@ -16,20 +16,21 @@ from pellucid.server.access import Access, refusal
 from pellucid.server.api_keys import Caller, Role
 from pellucid.server.api_reference import ApiReference
 from pellucid.server.body_memory import BodyMemory
-from pellucid.server.compare_routes import CompareRoutes
 from pellucid.server.config import ServerConfig
 from pellucid.server.endpoint import Endpoint, Handler, StreamClock
 from pellucid.server.errors import ApiError
-from pellucid.server.estimate_routes import EstimateRoutes
 from pellucid.server.event_routes import EventRoutes
-from pellucid.server.fork_routes import ForkRoutes
+from pellucid.server.field_tables import FIELD_TABLES
 from pellucid.server.generation import GenerationService
 from pellucid.server.health import Health
-from pellucid.server.inspection_routes import InspectionRoutes
-from pellucid.server.load_routes import LoadRoutes
 from pellucid.server.metrics_route import MetricsRoute
 from pellucid.server.openapi import OpenApi, Operation
-from pellucid.server.page_routes import PageRoutes
+from pellucid.server.page.compare_routes import CompareRoutes
+from pellucid.server.page.estimate_routes import EstimateRoutes
+from pellucid.server.page.file_routes import PageRoutes
+from pellucid.server.page.fork_routes import ForkRoutes
+from pellucid.server.page.inspection_routes import InspectionRoutes
+from pellucid.server.page.load_routes import LoadRoutes
 from pellucid.server.protocols.anthropic_api.routes import Messages
 from pellucid.server.protocols.ollama_api.model_routes import OllamaModels
 from pellucid.server.protocols.ollama_api.routes import Ollama
@@ -37,7 +38,6 @@ from pellucid.server.protocols.openai_chat_api.routes import ChatCompletions
 from pellucid.server.protocols.openai_completions_api.routes import Completions
 from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses_api.routes import Responses
-from pellucid.server.protocols.tables import FIELD_TABLES
 from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.request_routes import RequestRoutes
 from pellucid.server.served_model import ServedModel

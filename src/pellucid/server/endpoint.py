@@ -24,6 +24,7 @@ from pellucid.server.errors import ApiError, ErrorShape, error_of
 from pellucid.server.http_protocol import EXTENSION, BodyWriter, do_nothing
 
 _log = logging.getLogger("pellucid.server")
+SSE_KEEPALIVE = b": keepalive\n\n"
 CALL_LOG = logging.getLogger("pellucid.calls")  # a JSON object for each call, at the level INFO
 
 
@@ -82,16 +83,17 @@ class StreamedReply(Protocol):
 
 @dataclass(frozen=True)
 class GeneratedReply:
-    """A streamed reply whose frames come from a generator.
+    """A streamed reply whose frames, server-sent events, come from a generator.
 
     Attributes:
         frames: each is written when the client has taken most of the earlier ones.
-        keepalive: see `StreamedReply`.
     """
 
     frames: AsyncGenerator[bytes, None]
-    keepalive: Callable[[], bytes]
     media_type: str = "text/event-stream"
+
+    def keepalive(self) -> bytes:
+        return SSE_KEEPALIVE
 
     async def send_to(self, sender: "ReplySender") -> bytes:
         async with aclosing(self.frames):

@@ -8,11 +8,10 @@ import msgspec
 from pellucid.observing.event_feed import FeedReader
 from pellucid.observing.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
 from pellucid.server.api_keys import Role
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
 from pellucid.server.errors import ApiError, refused
-from pellucid.server.request_records import completion_name
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import SSE_KEEPALIVE
 
 LEVELS = {level.name.lower(): level for level in Level}
 EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
@@ -42,17 +41,14 @@ class EventRoutes:
             raise refused(
                 f"ev={unknown[0][:64]!r}: must be among {', '.join(sorted(EVENT_NAMES))}", "ev"
             )
-        watched = frozenset(
-            map(completion_name, filter(None, call.query.get("req", "").split(",")))
-        )
+        watched = frozenset(map(_watched_name, filter(None, call.query.get("req", "").split(","))))
         admission = self.serving.service.admission
         call.resources.enter_context(admission.hold(admission.readers, call.caller))
         reader = self.serving.service.feed.read(
             level, None if after is None else int(after), watched or None
         )
         call.resources.callback(reader.close)
-        frames = self._frames(call, reader, wanted, begins=after is None)
-        return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
+        return GeneratedReply(self._frames(call, reader, wanted, begins=after is None))
 
     async def snapshot(self, call: Call) -> Reply:
         """All requests and blocks after the current step; at level token with the tokens so far."""
@@ -117,6 +113,12 @@ def _level(call: Call) -> Level:
     if name not in LEVELS:
         raise refused(f"level={name[:64]!r}: must be one of {', '.join(LEVELS)}", "level")
     return LEVELS[name]
+
+
+def _watched_name(name: str) -> str:
+    if (named := CompletionId.parse(name)) is None:
+        raise refused(f"req={name[:64]!r}: must be the id of a request", "req")
+    return str(named)
 
 
 def _frame(record: EventRecord) -> bytes:

@@ -19,6 +19,7 @@ from pellucid.observing.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.server.admission import Admission, Place
 from pellucid.server.api_keys import ANYONE, Caller
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
@@ -170,7 +171,7 @@ class GenerationService:
         for index, each in enumerate(prepared):
             stream = await self.engine.add_request(
                 each,
-                request_id=f"{generation.id}-{index}" if index else generation.id,
+                request_id=CompletionId(generation.id, index).request_id,
                 priority=request.priority,
                 cache_salt=salt,
                 continues=request.continues,

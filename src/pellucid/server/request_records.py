@@ -4,7 +4,6 @@ The engine's thread only appends to a queue; the event loop reads it when a rout
 request ends.
 """
 
-import re
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -24,14 +23,12 @@ from pellucid.observing.events import (
 )
 from pellucid.outputs import RequestOutput
 from pellucid.server.api_keys import Caller
-from pellucid.server.errors import ApiError, refused
+from pellucid.server.completion_id import CompletionId, call_id_of
+from pellucid.server.errors import ApiError
 
 MAX_RECORDS = 1024  # calls of each caller that are remembered
 MAX_TOKENS = 4 << 20  # of their prompts and completions, of 4 bytes; divided among the callers
 MAX_UNREAD = 1 << 17  # events; more of them wait only if the event loop hangs
-
-# A completion by the engine's name, "ID/0" or "ID-PROMPT/0", or by what its protocol calls the reply.
-COMPLETION_NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
 
 
 @dataclass
@@ -163,7 +160,7 @@ class RequestRecords:
         """A call by its id, with or without its protocol's prefix; None if it is not remembered or belongs to
         another caller."""
         self.read()
-        record = self._records.get(name.rpartition("_")[2].rpartition("-")[2])
+        record = self._records.get(call_id_of(name))
         return record if record is not None and caller.may_see(record.owner) else None
 
     def get(self, name: str, caller: Caller) -> CallRecord:
@@ -186,9 +183,8 @@ class RequestRecords:
                 RequestAdded | RequestStateChanged | PrefixMatched | Preempted | RequestLedger,
             ):
                 continue
-            call_id = event.req.partition("/")[0].partition("-")[0]
-            record = self._records.get(call_id)
-            if record is None:
+            named = CompletionId.parse(event.req)
+            if named is None or (record := self._records.get(named.call_id)) is None:
                 continue
             completion = record.completions.setdefault(event.req, CompletionRecord())
             if isinstance(event, RequestStateChanged):
@@ -199,20 +195,6 @@ class RequestRecords:
                 completion.preemptions.append(event)
             elif isinstance(event, RequestLedger):
                 completion.ledger = event
-
-
-def completion_name(name: str) -> str:
-    """A request or completion as the engine names it: without what its protocol puts before the id.
-
-    Raises:
-        ApiError: 400.
-    """
-    found = COMPLETION_NAME.fullmatch(name)
-    if found is None:
-        raise refused(f"req={name[:64]!r}: must be the id of a request", "req")
-    request_id, prompt, index = found.groups()
-    request_id += f"-{prompt}" if prompt else ""
-    return f"{request_id}/{index}" if index else request_id
 
 
 def completion_facts(completion: CompletionRecord) -> dict[str, Any]:

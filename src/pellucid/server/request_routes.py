@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pellucid.observing.events import PrefixMatched
+from pellucid.server.completion_id import CompletionId, call_id_of
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import Generation
@@ -35,7 +37,7 @@ class RequestRoutes:
     async def cancel(self, call: Call) -> Reply:
         """Ends a request of the caller's. Callers cannot end requests of others."""
         name = call.path_params["id"]
-        generation = self.serving.service.under_way.get(name.rpartition("_")[2].rpartition("-")[2])
+        generation = self.serving.service.under_way.get(call_id_of(name))
         if generation is None or not call.caller.may_see(generation.call.caller):
             raise ApiError(404, f"{name[:64]!r}: no such request is under way", code="not_found")
         generation.cancel()
@@ -45,7 +47,10 @@ class RequestRoutes:
         """Where a request's time went, and why its prompt was not found in the cache."""
         record = self.serving.service.records.get(call.path_params["id"], call.caller)
         completions = {
-            name: {**self._facts(completion, call), "cache": self._cache(record, name, call)}
+            name: {
+                **self._facts(completion, call),
+                "cache": self._cache(record, name, completion.prefix, call),
+            }
             for name, completion in record.completions.items()
         }
         return json_reply(
@@ -101,23 +106,24 @@ class RequestRoutes:
         visibility = self.serving.service.visibility
         return completion_facts(visibility.shown_record(completion, call.caller))
 
-    def _cache(self, record: CallRecord, name: str, call: Call) -> dict[str, Any] | None:
+    def _cache(
+        self, record: CallRecord, name: str, prefix: PrefixMatched | None, call: Call
+    ) -> dict[str, Any] | None:
         """Where the prompt parts from the one that agrees with it longest, and the tokens around."""
-        prefix = record.completions[name].prefix
-        if prefix is None or prefix.diff_at_tok is None:
+        named = CompletionId.parse(name)
+        if named is None or prefix is None or prefix.diff_at_tok is None:
             return None
-        own = record.prompts[_prompt_index(name)].token_ids
+        own = record.prompts[named.prompt_index].token_ids
         found: dict[str, Any] = {
             "parts_at_token": prefix.diff_at_tok,
             "tokens": self._around(own, prefix.diff_at_tok),
             "missed_tokens": len(own) - prefix.hit_tok,
         }
-        if prefix.near_req is not None:
-            other = self.serving.service.records.find(
-                prefix.near_req.partition("/")[0].partition("-")[0], call.caller
-            )
+        near = CompletionId.parse(prefix.near_req or "")
+        if near is not None:
+            other = self.serving.service.records.find(near.call_id, call.caller)
             if other is not None:  # another caller's prompt is never shown
-                theirs = other.prompts[_prompt_index(prefix.near_req)].token_ids
+                theirs = other.prompts[near.prompt_index].token_ids
                 found |= {
                     "other": other.id,
                     "other_tokens": self._around(theirs, prefix.diff_at_tok),
@@ -156,9 +162,3 @@ def _lacks(facts: dict[str, Any]) -> str:
             return "its blocks are read from the prefix store"
         case _:
             return "the coming step"
-
-
-def _prompt_index(completion: str) -> int:
-    """Of a completion's name: ID/0, or ID-PROMPT/0 for all prompts but the first."""
-    index = completion.partition("/")[0].partition("-")[2]
-    return int(index) if index else 0

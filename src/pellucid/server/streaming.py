@@ -13,14 +13,13 @@ import msgspec
 
 from pellucid.async_engine import AsyncTokenStream
 from pellucid.outputs import CompletionDelta
-from pellucid.server.endpoint import ReplySender
+from pellucid.server.endpoint import SSE_KEEPALIVE, ReplySender
 from pellucid.server.errors import ApiError, error_of
 from pellucid.server.generation import Generation, check_ended_well
 from pellucid.server.http_protocol import BodyWriter, chunk_format
 
 _log = logging.getLogger("pellucid.server")
 
-SSE_KEEPALIVE = b": keepalive\n\n"
 PROGRESS_SECONDS = 0.25
 
 

@@ -1,1 +1,1 @@
-"""Anthropic's /v1/messages: calls (fields, input_messages), replies (message_writer), and the routes."""
+"""Anthropic's /v1/messages: fields of calls, input (the conversation), writer of replies, routes."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.generation import GenerationRequest
 from pellucid.server.protocols.answer_form import AnswerForm
@@ -22,8 +21,9 @@ from pellucid.server.protocols.anthropic_api.fields import (
     ConversationFields,
     MessagesBody,
 )
-from pellucid.server.protocols.anthropic_api.input_messages import conversation_of, system_text
-from pellucid.server.protocols.anthropic_api.message_writer import MessageWriter, diagnostics_of
+from pellucid.server.protocols.anthropic_api.input import conversation_of, system_text
+from pellucid.server.protocols.anthropic_api.writer import MessageWriter, diagnostics_of
+from pellucid.server.protocols.cache_comparison import aspects_of
 from pellucid.server.protocols.reasoning import (
     effort_budget,
     given_budget,

@@ -1,1 +1,1 @@
-"""Ollama's protocol: calls (fields, input_messages), replies (line_writer), and the routes."""
+"""Ollama's protocol: fields of calls, input (the conversation), writer of replies, routes."""

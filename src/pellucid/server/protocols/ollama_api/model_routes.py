@@ -13,7 +13,7 @@ import msgspec
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.protocols.ollama_api.fields import SHOW_FIELDS
-from pellucid.server.protocols.ollama_api.line_writer import time_text
+from pellucid.server.protocols.ollama_api.writer import time_text
 from pellucid.server.served_model import FINGERPRINT, ServedModel
 from pellucid.server.serving import Serving
 

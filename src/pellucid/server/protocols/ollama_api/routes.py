@@ -23,12 +23,12 @@ from pellucid.server.protocols.ollama_api.fields import (
     CommonFields,
     Options,
 )
-from pellucid.server.protocols.ollama_api.input_messages import (
+from pellucid.server.protocols.ollama_api.input import (
     is_unfinished,
     shared_message,
     with_images,
 )
-from pellucid.server.protocols.ollama_api.line_writer import (
+from pellucid.server.protocols.ollama_api.writer import (
     Added,
     Form,
     LineWriter,

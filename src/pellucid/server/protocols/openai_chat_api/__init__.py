@@ -1,1 +1,1 @@
-"""OpenAI's /v1/chat/completions: calls (fields), replies (reply_objects, choice_writer), and the route."""
+"""OpenAI's /v1/chat/completions: fields of calls, input (the conversation), writer of replies, routes."""

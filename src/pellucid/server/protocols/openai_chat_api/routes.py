@@ -14,7 +14,6 @@ from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import answer_rule, openai_tool_choice
 from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.messages import readable_messages
-from pellucid.server.protocols.openai_chat_api.choice_writer import ChatChoiceWriter
 from pellucid.server.protocols.openai_chat_api.fields import (
     CHAT_FIELDS,
     INPUT_TOKENS_FIELDS,
@@ -22,7 +21,8 @@ from pellucid.server.protocols.openai_chat_api.fields import (
     ChatBody,
     PlaceOfReasoning,
 )
-from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
+from pellucid.server.protocols.openai_chat_api.writer import ChatChoiceWriter
+from pellucid.server.protocols.openai_shared.writer import ReplyWriter
 from pellucid.server.protocols.reasoning import (
     effort_budget,
     effort_variables,

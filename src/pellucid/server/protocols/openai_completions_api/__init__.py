@@ -1,1 +1,1 @@
-"""OpenAI's /v1/completions: calls (fields), replies (reply_objects, choice_writer), and the route."""
+"""OpenAI's /v1/completions: fields of calls, input (the prompts), writer of replies, routes."""

@@ -10,12 +10,12 @@ from pellucid.inputs.prompts import Prompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.protocols.openai_completions_api.choice_writer import TextChoiceWriter
 from pellucid.server.protocols.openai_completions_api.fields import (
     COMPLETION_FIELDS,
     CompletionBody,
 )
-from pellucid.server.protocols.openai_shared.reply_writer import ReplyWriter
+from pellucid.server.protocols.openai_completions_api.writer import TextChoiceWriter
+from pellucid.server.protocols.openai_shared.writer import ReplyWriter
 from pellucid.server.protocols.reasoning import with_budget
 from pellucid.server.protocols.sampling import warn_of_room
 from pellucid.server.serving import Serving

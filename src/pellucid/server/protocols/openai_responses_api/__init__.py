@@ -1,2 +1,2 @@
-"""OpenAI's /v1/responses: calls (fields, input_items, tools, kept_items), replies (response_object, item_events,
-event_writer), and the routes."""
+"""OpenAI's /v1/responses: fields of calls, input (the conversation; tools and kept_items beside it), writer of replies
+(response_object and item_events beside it), routes."""

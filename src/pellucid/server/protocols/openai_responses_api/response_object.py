@@ -6,10 +6,10 @@ from typing import Any
 
 from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.server.cache_comparison import CacheComparison, CacheOutcome, compare_with
 from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind
+from pellucid.server.protocols.cache_comparison import CacheComparison, CacheOutcome, compare_with
 from pellucid.server.protocols.logprobs import TokenLogprob
 from pellucid.server.protocols.openai_responses_api.fields import ResponsesBody
 from pellucid.server.protocols.openai_responses_api.item_events import ItemEvents

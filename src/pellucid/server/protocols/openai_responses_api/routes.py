@@ -11,7 +11,6 @@ from typing import Any
 from pellucid.inputs.parameter_checks import shown
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.server.cache_comparison import aspects_of
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.generation import GenerationRequest
@@ -21,7 +20,7 @@ from pellucid.server.protocols.answer_rules import (
     openai_format_rule,
     openai_tool_choice,
 )
-from pellucid.server.protocols.openai_responses_api.event_writer import EventWriter
+from pellucid.server.protocols.cache_comparison import aspects_of
 from pellucid.server.protocols.openai_responses_api.fields import (
     ENCRYPTED,
     INPUT_TOKENS_FIELDS,
@@ -30,10 +29,11 @@ from pellucid.server.protocols.openai_responses_api.fields import (
     ConversationFields,
     ResponsesBody,
 )
-from pellucid.server.protocols.openai_responses_api.input_items import Conversation, conversation_of
+from pellucid.server.protocols.openai_responses_api.input import Conversation, conversation_of
 from pellucid.server.protocols.openai_responses_api.kept_items import KeptItems
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
 from pellucid.server.protocols.openai_responses_api.tools import CalledTool, flat_name
+from pellucid.server.protocols.openai_responses_api.writer import EventWriter
 from pellucid.server.protocols.reasoning import effort_budget, with_budget
 from pellucid.server.protocols.sampling import warn_of_room, with_given
 from pellucid.server.serving import Serving

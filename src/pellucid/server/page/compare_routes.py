@@ -8,8 +8,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from pellucid.async_engine import SideEngine
 from pellucid.facts import formulas
 from pellucid.facts.kv_groups import block_needs
@@ -17,10 +15,10 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
 from pellucid.outputs import RequestOutput
 from pellucid.server.endpoint import Call, GeneratedReply
-from pellucid.server.errors import error_of, overloaded, refused
-from pellucid.server.run_bodies import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
+from pellucid.server.errors import overloaded, refused
+from pellucid.server.page.fields import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
+from pellucid.server.page.frames import event_frames
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import SSE_KEEPALIVE, sse
 
 MAX_SECONDS = 120.0
 MAX_SECONDS_BEFORE_REPEATING = 20.0
@@ -128,24 +126,18 @@ class CompareRoutes:
             )
         if self._running.locked():
             raise overloaded("another comparison is running", 5)
-        frames = self._frames(body, prompt.token_ids)
-        return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
-
-    async def _frames(
-        self, body: CompareBody, prompt_token_ids: Sequence[int]
-    ) -> AsyncGenerator[bytes, None]:
-        async with self._running:
-            run = secrets.token_hex(4)
-            async with aclosing(self._run(run, body, prompt_token_ids)) as events:
-                try:
-                    async for event in events:
-                        yield sse(msgspec.json.encode({"run": run, **event}))
-                except Exception as error:
-                    message = error_of(error).message
-                    yield sse(msgspec.json.encode({"run": run, "ev": "cmp.failed", "msg": message}))
+        about = {"run": secrets.token_hex(4)}
+        return GeneratedReply(event_frames(about, "cmp.failed", self._run(body, prompt.token_ids)))
 
     async def _run(
-        self, run: str, body: CompareBody, prompt_token_ids: Sequence[int]
+        self, body: CompareBody, prompt_token_ids: Sequence[int]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        async with self._running, aclosing(self._compare(body, prompt_token_ids)) as events:
+            async for event in events:
+                yield event
+
+    async def _compare(
+        self, body: CompareBody, prompt_token_ids: Sequence[int]
     ) -> AsyncGenerator[dict[str, Any], None]:
         arms = arms_of(body, self.serving.service.engine.config.kv_cache_dtype)
         num_requests = body.batch if body.kind == "batch" else 1

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.server.cache_comparison import CacheOutcome, compare_with
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change, arguments_of
+from pellucid.server.protocols.cache_comparison import CacheOutcome, compare_with
 from pellucid.server.serving import Serving
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, sse_event
 

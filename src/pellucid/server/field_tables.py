@@ -1,6 +1,6 @@
 """The tables of fields of all routes."""
 
-from pellucid.server import run_bodies
+from pellucid.server.page import fields as page
 from pellucid.server.protocols import tokens
 from pellucid.server.protocols.anthropic_api import fields as anthropic
 from pellucid.server.protocols.ollama_api import fields as ollama
@@ -31,7 +31,7 @@ FIELD_TABLES = (
     tokens.TOKENIZE_FIELDS,
     tokens.DETOKENIZE_FIELDS,
     tokens.APPLY_TEMPLATE_FIELDS,
-    run_bodies.COMPARE_FIELDS,
-    run_bodies.LOAD_FIELDS,
-    run_bodies.FORK_FIELDS,
+    page.COMPARE_FIELDS,
+    page.LOAD_FIELDS,
+    page.FORK_FIELDS,
 )

@@ -8,8 +8,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
-import msgspec
-
 from pellucid.benchmark.load.result import PERCENTILES, LoadResult, Outcome, ServiceLevel, Spread
 from pellucid.benchmark.load.tasks import run_all
 from pellucid.benchmark.load.traffic import (
@@ -21,12 +19,13 @@ from pellucid.benchmark.load.traffic import (
     words,
 )
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import error_of, overloaded, refused
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.run_bodies import LOAD_FIELDS, MAX_PROMPT_TOKENS, LoadBody
+from pellucid.server.page.fields import LOAD_FIELDS, MAX_PROMPT_TOKENS, LoadBody
+from pellucid.server.page.frames import event_frames
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import SSE_KEEPALIVE, sse
 
 MAX_SECONDS = 300.0
 
@@ -59,29 +58,24 @@ class LoadRoutes:
                 )
         if self._running.locked():
             raise overloaded("another load runs", 5)
-        return GeneratedReply(self._frames(call, body, traffic, level), lambda: SSE_KEEPALIVE)
-
-    async def _frames(
-        self, call: Call, body: LoadBody, traffic: Traffic, level: ServiceLevel
-    ) -> AsyncGenerator[bytes, None]:
         run = secrets.token_hex(4)
+        events = self._run(call, body, traffic, level, run)
+        return GeneratedReply(event_frames({"run": run}, "load.failed", events))
 
-        def frame(fields: dict[str, Any]) -> bytes:
-            return sse(msgspec.json.encode({"run": run, **fields}))
-
+    async def _run(
+        self, call: Call, body: LoadBody, traffic: Traffic, level: ServiceLevel, run: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
         async with self._running:
             events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
             load = _Load(self.serving, call, body, traffic, events.put_nowait, run)
             running = asyncio.create_task(load.run())
             running.add_done_callback(lambda _: events.put_nowait(None))
             try:
-                yield frame(load.begin())
+                yield load.begin()
                 while (event := await events.get()) is not None:
-                    yield frame(event)
+                    yield event
                 running.result()
-                yield frame(_summary(LoadResult(load.outcomes, level)))
-            except Exception as error:
-                yield frame({"ev": "load.failed", "msg": error_of(error).message})
+                yield _summary(LoadResult(load.outcomes, level))
             finally:
                 running.cancel()
                 with suppress(BaseException):
@@ -170,7 +164,7 @@ class _Load:
         num_tokens, failure, message = 0, "aborted", "the load was ended"
         async with AsyncExitStack() as resources:
             call = replace(self._call, request_id=secrets.token_hex(12), resources=resources)
-            name = f"{call.request_id}/0"
+            name = str(CompletionId(call.request_id, index=0))
 
             def report(state: str, **facts: Any) -> None:
                 self._emit(

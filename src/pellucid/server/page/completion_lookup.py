@@ -8,9 +8,10 @@ from pellucid.inputs.prompts import EncodedPrompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
 from pellucid.server.api_keys import Caller
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import GenerationService
-from pellucid.server.request_records import COMPLETION_NAME, CallRecord
+from pellucid.server.request_records import CallRecord
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,20 @@ class RememberedCompletion:
     """A completion that is unfinished, or that the server remembers.
 
     Attributes:
-        name: the engine's.
+        id: its name.
         prompt_token_ids, output_token_ids: so far.
-        index: which of its prompt's completions it is.
     """
 
-    name: str
+    id: CompletionId
     record: CallRecord
-    prompt_index: int
-    index: int
     seed: int
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
+
+    @property
+    def index(self) -> int:
+        """Which of its prompt's completions it is."""
+        return self.id.index or 0
 
     @property
     def params(self) -> SamplingParams:
@@ -47,7 +50,7 @@ class RememberedCompletion:
 
     def prompt(self, end: int) -> EncodedPrompt:
         """The prompt in the engine's form, or its first `end` tokens if it is longer."""
-        prompt = self.record.prompts[self.prompt_index]
+        prompt = self.record.prompts[self.id.prompt_index]
         token_ids = tuple(self.prompt_token_ids[:end])
         return EncodedPrompt(None, prompt.is_chat, token_ids, prompt.end_token_ids, 0.0, 0.0)
 
@@ -63,11 +66,11 @@ def find_completion(service: GenerationService, caller: Caller, name: str) -> Re
         ApiError: 404 if there is none of this name, or it is another caller's; 409 if the engine does not
             have it yet.
     """
-    found = COMPLETION_NAME.fullmatch(name)
-    record = None if found is None else service.records.find(found[1], caller)
-    if found is None or record is None:
+    named = CompletionId.parse(name)
+    record = None if named is None else service.records.find(named.call_id, caller)
+    if named is None or record is None:
         raise ApiError(404, f"{name[:64]!r}: no such request is remembered", code="not_found")
-    prompt_index, index = int(found[2] or 0), int(found[3] or 0)
+    prompt_index, index = named.prompt_index, named.index or 0
     outputs: Sequence[RequestOutput] = ()
     if (generation := service.under_way.get(record.id)) is not None:
         outputs = generation.outputs
@@ -83,12 +86,9 @@ def find_completion(service: GenerationService, caller: Caller, name: str) -> Re
         raise ApiError(409, f"{name[:64]!r}: is not in the engine", code="not_started")
     if index >= len(completions):
         raise ApiError(404, f"{name[:64]!r}: has {len(completions)} completions", code="not_found")
-    engine_id = f"{record.id}-{prompt_index}" if prompt_index else record.id
     return RememberedCompletion(
-        f"{engine_id}/{index}",
+        CompletionId(record.id, prompt_index, index),
         record,
-        prompt_index,
-        index,
         seed,
         prompt.token_ids,
         array("I", completions[index]),

@@ -5,15 +5,14 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
-from pellucid.server.completion_lookup import find_completion
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply
-from pellucid.server.errors import error_of, refused
+from pellucid.server.errors import refused
 from pellucid.server.generation import Generation, GenerationRequest
-from pellucid.server.run_bodies import FORK_FIELDS, ForkBody
+from pellucid.server.page.completion_lookup import find_completion
+from pellucid.server.page.fields import FORK_FIELDS, ForkBody
+from pellucid.server.page.frames import event_frames
 from pellucid.server.serving import Serving
-from pellucid.server.streaming import SSE_KEEPALIVE, sse
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class ForkRoutes:
         parent = find_completion(service, call.caller, body.req)
         if not 1 <= body.position <= parent.num_tokens:
             raise refused(
-                f"position={body.position}: must be in 1..{parent.num_tokens}, the tokens of {parent.name}",
+                f"position={body.position}: must be in 1..{parent.num_tokens}, the tokens of {parent.id}",
                 "position",
             )
         vocab_size = service.engine.model_config.vocab_size
@@ -56,30 +55,26 @@ class ForkRoutes:
             logprobs=None,
             prompt_logprobs=None,
         )
-        request = GenerationRequest([prompt], params, continues=(parent.name, body.position))
+        request = GenerationRequest([prompt], params, continues=(str(parent.id), body.position))
         generation = await service.start(request, call)
-        frames = self._frames(generation, body, parent.name)
-        return GeneratedReply(frames, lambda: SSE_KEEPALIVE)
+        about = {"req": str(CompletionId(generation.id, index=0))}
+        events = self._events(generation, body, str(parent.id))
+        return GeneratedReply(event_frames(about, "fork.failed", events))
 
-    async def _frames(
+    async def _events(
         self, generation: Generation, body: ForkBody, parent: str
-    ) -> AsyncGenerator[bytes, None]:
-        def frame(**fields: Any) -> bytes:
-            return sse(msgspec.json.encode({"req": f"{generation.id}/0", **fields}))
-
+    ) -> AsyncGenerator[dict[str, Any], None]:
         text = self.serving.model.tokenizer.token_text(body.token_id)
-        yield frame(ev="fork", parent=parent, pos=body.position, id=body.token_id, text=text)
+        forked = {"parent": parent, "pos": body.position, "id": body.token_id, "text": text}
+        yield {"ev": "fork", **forked}
         (stream,) = generation.streams
-        try:
-            async for delta in stream:
-                yield frame(ev="fork.tok", ids=delta.token_ids, text=delta.text)
-            output = stream.output
-            yield frame(
-                ev="fork.end",
-                cached_tok=output.num_cached_tokens,
-                n_tok=len(output.outputs[0].token_ids),
-                text=output.outputs[0].text,
-                finish=output.outputs[0].finish_reason,
-            )
-        except Exception as error:
-            yield frame(ev="fork.failed", msg=error_of(error).message)
+        async for delta in stream:
+            yield {"ev": "fork.tok", "ids": delta.token_ids, "text": delta.text}
+        (completion,) = stream.output.outputs
+        yield {
+            "ev": "fork.end",
+            "cached_tok": stream.output.num_cached_tokens,
+            "n_tok": len(completion.token_ids),
+            "text": completion.text,
+            "finish": completion.finish_reason,
+        }

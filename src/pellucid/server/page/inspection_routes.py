@@ -4,17 +4,18 @@ block, the prefix tree."""
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from pellucid.async_engine import Inspector, NoBlocksError
+from pellucid.async_engine import AnswerSoFar, Inspector, NoBlocksError
+from pellucid.facts.model_config import AttentionConfig
 from pellucid.inputs.sampling_params import STAGE_NUMBERS, SamplingParams
-from pellucid.server.completion_lookup import RememberedCompletion, find_completion
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused
+from pellucid.server.page.completion_lookup import RememberedCompletion, find_completion
 from pellucid.server.serving import Serving
 
 MAX_CANDIDATES = 200
@@ -45,14 +46,7 @@ class InspectionRoutes:
         position = self._position(call, completion, 1, completion.num_tokens)
         known = completion.tokens(position)
         outputs = known[len(completion.prompt_token_ids) :]
-        answer = await self.serving.service.engine.answer_so_far(
-            completion.prompt(position),
-            completion.params,
-            completion.seed,
-            completion.index,
-            outputs,
-            completion.record.cache_salt,
-        )
+        answer = await self._answer(completion, position)
         seen = await self._look(lambda inspector: inspector.logits(answer))
         text = self.serving.model.tokenizer.token_text
 
@@ -111,36 +105,20 @@ class InspectionRoutes:
         """
         self._take_place(call)
         completion = self._completion(call)
-        layers = self.serving.service.engine.model_config.layers
-        layer = _choice(call, "layer", len(layers))
-        with_attention = {
-            number: each.attention.num_heads
-            for number, each in enumerate(layers)
-            if each.attention is not None
-        }
-        if layer is not None and layer not in with_attention:
-            raise refused(f"layer={layer}: has no attention; it is recurrent", "layer")
-        seen_layers = list(with_attention) if layer is None else [layer]
-        num_heads = min(with_attention[number] for number in seen_layers)
+        layer, attentions = self._layers(call)
+        num_heads = min(attention.num_heads for attention in attentions.values())
         head = _choice(call, "head", num_heads)
         top = _whole(call, "top", 16, 1, MAX_ATTENDED)
         position = self._position(call, completion, 0, completion.num_tokens - 1)
         known = completion.tokens(position + 1)
-        answer = await self.serving.service.engine.answer_so_far(
-            completion.prompt(position + 1),
-            completion.params,
-            completion.seed,
-            completion.index,
-            known[len(completion.prompt_token_ids) :],
-            completion.record.cache_salt,
-        )
+        answer = await self._answer(completion, position + 1)
         seen = await self._look(lambda inspector: inspector.attention(answer))
         text = self.serving.model.tokenizer.token_text
         block_size = self.serving.service.engine.config.block_size
 
         def describe() -> dict[str, Any]:
             rows, errors = [], []
-            for number in seen_layers:
+            for number in attentions:
                 weights, error = seen.weights(number)
                 rows.append(weights.mean(axis=0) if head is None else weights[head])
                 errors.append(error)
@@ -162,7 +140,7 @@ class InspectionRoutes:
                 "text": text(known[position]),
                 "layer": layer,
                 "head": head,
-                "n_layers": len(layers),
+                "n_layers": self.serving.service.engine.model_config.num_layers,
                 "n_heads": num_heads,
                 **await asyncio.to_thread(describe),
             }
@@ -173,13 +151,7 @@ class InspectionRoutes:
         name = call.path_params["block_id"]
         if not (name.isascii() and name.isdigit() and len(name) < 12):
             raise refused(f"block_id={name[:64]!r}: must be the number of a block", "block_id")
-        layers = self.serving.service.engine.model_config.layers
-        layer = _choice(call, "layer", len(layers))
-        if layer is None:
-            layer = next(number for number, each in enumerate(layers) if each.attention is not None)
-        attention = layers[layer].attention
-        if attention is None:
-            raise refused(f"layer={layer}: has no attention; it is recurrent", "layer")
+        layer, attention = next(iter(self._layers(call)[1].items()))
         head = _choice(call, "head", attention.num_kv_heads) or 0
         block_id = int(name)
         block = await self._look(lambda inspector: inspector.block(block_id, layer))
@@ -205,7 +177,7 @@ class InspectionRoutes:
                 "block": block.block_id,
                 "layer": layer,
                 "head": head,
-                "n_layers": len(layers),
+                "n_layers": self.serving.service.engine.model_config.num_layers,
                 "n_kv": attention.num_kv_heads,
                 "head_dim": attention.head_dim,
                 "block_tok": self.serving.service.engine.config.block_size,
@@ -261,12 +233,36 @@ class InspectionRoutes:
         """The completion that the path names; completions of other callers are not found."""
         return find_completion(self.serving.service, call.caller, call.path_params["id"])
 
+    def _layers(self, call: Call) -> tuple[int | None, Mapping[int, AttentionConfig]]:
+        """The layer that a call chooses, if it does, and the attention of this layer or of all that have one."""
+        layers = self.serving.service.engine.model_config.layers
+        layer = _choice(call, "layer", len(layers))
+        found = {
+            number: each.attention
+            for number, each in enumerate(layers)
+            if each.attention is not None and layer in (None, number)
+        }
+        if not found:
+            raise refused(f"layer={layer}: has no attention; it is recurrent", "layer")
+        return layer, found
+
+    async def _answer(self, completion: RememberedCompletion, num_tokens: int) -> AnswerSoFar:
+        """A completion when it had so many tokens, those of its prompt included."""
+        return await self.serving.service.engine.answer_so_far(
+            completion.prompt(num_tokens),
+            completion.params,
+            completion.seed,
+            completion.index,
+            completion.tokens(num_tokens)[len(completion.prompt_token_ids) :],
+            completion.record.cache_salt,
+        )
+
     def _position(self, call: Call, completion: RememberedCompletion, low: int, high: int) -> int:
         name = call.path_params["position"]
         if name.isascii() and name.isdigit() and len(name) < 12 and low <= int(name) <= high:
             return int(name)
         raise refused(
-            f"position={name[:64]!r}: must be in {low}..{high}: {completion.name} has"
+            f"position={name[:64]!r}: must be in {low}..{high}: {completion.id} has"
             f" {len(completion.prompt_token_ids)} prompt tokens and {len(completion.output_token_ids)} of"
             " output",
             "position",
@@ -276,7 +272,7 @@ class InspectionRoutes:
         self, completion: RememberedCompletion, position: int, cost: Any
     ) -> dict[str, Any]:
         return {
-            "req": completion.name,
+            "req": str(completion.id),
             "pos": position,
             "prompt_tok": len(completion.prompt_token_ids),
             "recomputed": {
