@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Weights
 from pellucid.backends.choice import make_backend
-from pellucid.backends.ops import Matrix, MatrixStack, Vector
+from pellucid.backends.ops import Parameters, Weight
 from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.weights import QuantizationError, quantization_error
 from pellucid.inputs.config import EngineConfig
@@ -170,7 +170,7 @@ def _make_readable(directory: Path) -> None:
     directory.chmod(mode | (mode & 0o444) >> 2)
 
 
-class _QuantizingParameters:
+class _QuantizingParameters(Parameters):
     """The `Parameters` of a decoder that is not going to run: what it asks for is written."""
 
     def __init__(
@@ -186,49 +186,36 @@ class _QuantizingParameters:
         self._writer = writer
         self._weights = weights
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> Matrix:
-        shape = (num_rows, num_columns)
-        self._write_matrix(name, as_floats(self._source.weight(f"{name}.weight", shape, parts)))
-        self._source.release()
-        if bias:
-            self._write_vector(f"{name}.bias", num_rows, parts)
+    def make(self, weight: Weight) -> None:
+        source, writer = self._source, self._writer
+        match weight.kind:
+            case "matrix":
+                self._write_matrix(weight.name, as_floats(source.weight(weight)))
+                source.release()
+            case "experts":
+                for expert, matrix in zip(
+                    weight.matrices, source.expert_weights(weight), strict=True
+                ):
+                    self._write_matrix(expert.name, as_floats(matrix))
+            case "table":
+                rows = source.table_rows(weight)
+                writer.add_floats(weight.numbers, rows.read(np.arange(weight.shape[0])))
+            case (
+                "router" | "vector" | "convolution"
+            ):  # a vector's factor is for the written file's reader
+                writer.add_floats(weight.numbers, as_floats(source.weight(weight)))
+        if weight.has_bias:
+            self._write_bias(weight)
+        if weight.kind in ("experts", "convolution"):
+            source.release()
 
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        weight = self._source.weight(f"{name}.weight", (num_experts, num_columns))
-        self._writer.add_floats(f"{name}.weight", as_floats(weight))
-        if bias:
-            self._write_vector(f"{name}.bias", num_experts)
-
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> MatrixStack:
-        shape = (num_experts, num_rows, num_columns)
-        for expert, weight in enumerate(self._source.expert_weights(f"{name}.weight", shape)):
-            self._write_matrix(f"{name}.{expert}", as_floats(weight))
-        if bias:
-            biases = self._source.expert_weights(f"{name}.bias", shape[:2])
-            for expert, own_bias in enumerate(biases):
-                self._writer.add_floats(f"{name}.{expert}.bias", as_floats(own_bias))
-        self._source.release()
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        rows = self._source.stored_table(name, num_rows, num_columns)
-        self._writer.add_floats(f"{name}.weight", rows.read(np.arange(num_rows)))
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        return self._write_vector(name, size)  # `scale` is applied when the written file is loaded
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
-        weight = self._source.convolution_weight(name, num_channels, kernel_size)
-        self._writer.add_floats(f"{name}.weight", weight)
-        self._source.release()
+    def _write_bias(self, weight: Weight) -> None:
+        bias = weight.bias
+        if weight.kind != "experts":
+            self._writer.add_floats(bias.name, as_floats(self._source.weight(bias)))
+            return
+        for expert, own in zip(weight.matrices, self._source.expert_weights(bias), strict=True):
+            self._writer.add_floats(expert.bias.name, as_floats(own))
 
     def _write_matrix(self, name: str, weight: npt.NDArray[Any]) -> None:
         try:
@@ -238,6 +225,3 @@ class _QuantizingParameters:
         self._writer.add_matrix(f"{name}.weight", matrix)
         moved = quantization_error(weight, matrix)
         self.reports.append(MatrixReport(name, *matrix.shape, moved))
-
-    def _write_vector(self, name: str, size: int, parts: tuple[int, ...] = ()) -> Vector:
-        self._writer.add_floats(name, as_floats(self._source.weight(name, (size,), parts)))

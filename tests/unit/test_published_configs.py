@@ -112,7 +112,7 @@ def test_each_tensor_has_a_place(name: str) -> None:
     tensors = {pattern.replace("{}", "0") for pattern in folder.tensors}
     names = family_of(model.architecture).hf_names(model, tensors)
     wanted = {
-        prefix + recipe.tensor(source, kind).replace("{i}", "0").replace("{e}", "0")
+        prefix + source.tensor(kind).replace("{i}", "0").replace("{e}", "0")
         for recipe in names.recipes.values()
         for source in recipe.sources
         for kind in ("weight", "bias")
@@ -122,7 +122,5 @@ def test_each_tensor_has_a_place(name: str) -> None:
         whole = OF_CODES.sub("", tensor)
         known = {tensor, whole, f"{whole}.weight"} & wanted
         assert known or names.unused.fullmatch(tensor), tensor
-    embedding = names.recipe("embed_tokens").tensor(
-        names.recipe("embed_tokens").sources[0], "weight"
-    )
+    embedding = names.recipe("embed_tokens").sources[0].tensor("weight")
     assert any(prefix + embedding in tensors for prefix in names.prefixes)

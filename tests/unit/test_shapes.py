@@ -1,9 +1,11 @@
 """Known shapes, compared with the facts that their publishers give."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from pellucid.backends.ops import Parameters, Weight
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import SHAPES, find_shape
 
@@ -77,39 +79,16 @@ PUBLISHED_PARAMETERS = {
 CUT = {"qwen3-30b-a3b-24-layers": ("qwen3-30b-a3b", 24)}
 
 
-class CountingParameters:
+class CountingParameters(Parameters):
     """Gives a decoder nothing, and counts what it asked for."""
 
     def __init__(self) -> None:
         self.num_parameters = 0
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> None:
-        self.num_parameters += num_rows * num_columns + (num_rows if bias else 0)
-
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> None:
-        self.matrix(name, num_experts, num_columns, bias)
-
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> None:
-        for _ in range(num_experts):
-            self.matrix(name, num_rows, num_columns, bias)
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> None:
-        self.num_parameters += num_rows * num_columns
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> None:
-        self.num_parameters += size
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
-        self.num_parameters += kernel_size * num_channels
+    def make(self, weight: Weight) -> None:
+        self.num_parameters += math.prod(weight.shape)
+        if weight.has_bias:
+            self.num_parameters += math.prod(weight.bias.shape)
 
 
 def test_all_are_published() -> None:

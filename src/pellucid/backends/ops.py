@@ -9,7 +9,7 @@ this makes a request's answer independent of its batch.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -121,11 +121,49 @@ class KVCache(Protocol):
         ...
 
 
-class Parameters(Protocol):
-    """Gives a decoder its weights, by name and shape.
+@dataclass(frozen=True)
+class Weight:
+    """A weight that a decoder asks for. `Parameters` has a method for each kind, which says what it is.
 
-    Names are pellucid's ("layers.0.qkv_proj"); loading knows the checkpoint's names.
+    Args:
+        kind: the method.
+        name: pellucid's ("layers.0.qkv_proj"); that of a vector ends in ".weight" or ".bias".
+        shape: of its numbers.
+        has_bias: whether `name`.bias belongs to it, with a number for each row.
+        parts: rows of each of the matrices that it joins, which checkpoints may store separately; none: it is one.
+        factor: multiplies the numbers.
     """
+
+    kind: Literal["matrix", "router", "experts", "table", "vector", "convolution"]
+    name: str
+    shape: tuple[int, ...]
+    has_bias: bool = False
+    parts: tuple[int, ...] = ()
+    factor: float = 1.0
+
+    @property
+    def numbers(self) -> str:
+        """The name of its numbers: it ends in ".weight" or ".bias"."""
+        return self.name if self.kind == "vector" else f"{self.name}.weight"
+
+    @property
+    def bias(self) -> "Weight":
+        """Its bias; of `experts`, that of each expert."""
+        return Weight("vector", f"{self.name}.bias", self.shape[:-1], parts=self.parts)
+
+    @property
+    def matrices(self) -> "tuple[Weight, ...]":
+        """The matrix of each expert."""
+        names = (f"{self.name}.{expert}" for expert in range(self.shape[0]))
+        return tuple(Weight("matrix", name, self.shape[1:], self.has_bias) for name in names)
+
+
+class Parameters(ABC):
+    """Gives a decoder its weights, by name and shape."""
+
+    @abstractmethod
+    def make(self, weight: Weight) -> Any:
+        """The handle of a weight."""
 
     def matrix(
         self,
@@ -135,38 +173,34 @@ class Parameters(Protocol):
         bias: bool = False,
         parts: tuple[int, ...] = (),
     ) -> Matrix:
-        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
-
-        Args:
-            parts: rows of each of the matrices that it joins, which checkpoints may store separately.
-        """
-        ...
+        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows]."""
+        return self.make(Weight("matrix", name, (num_rows, num_columns), bias, parts))
 
     def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
         """As `matrix`, for the scores of experts: it keeps the checkpoint's float format even if other matrices
         are quantized, and is multiplied with rows that are not rounded."""
-        ...
+        return self.make(Weight("router", name, (num_experts, num_columns), bias))
 
     def experts(
         self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
     ) -> MatrixStack:
         """`name`.weight [num_experts, num_rows, num_columns] and, if asked for, `name`.bias
         [num_experts, num_rows]: one matrix of each expert."""
-        ...
+        return self.make(Weight("experts", name, (num_experts, num_rows, num_columns), bias))
 
     def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
         """`name`.weight [num_rows, num_columns] for `embed` alone: it stays in its file, as it is stored there,
         and steps read the rows of their tokens."""
-        ...
+        return self.make(Weight("table", name, (num_rows, num_columns)))
 
     def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
         """A norm's weight or bias, [size], times `scale`."""
-        ...
+        return self.make(Weight("vector", name, (size,), factor=scale))
 
     def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
         """`name`.weight [num_channels, kernel_size] as [kernel_size * num_channels]: the factors of the
         first row that a row reads, then those of the next."""
-        ...
+        return self.make(Weight("convolution", name, (num_channels, kernel_size)))
 
 
 class Decoder(Protocol):

@@ -9,9 +9,9 @@ from pellucid.backends.ops import Decoder, Ops
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.loading.parameters import (
     CheckpointParameters,
+    KeptParameters,
     Progress,
     bytes_to_read,
-    kept_parameters,
 )
 from pellucid.loading.stored_model import StoredModel
 from pellucid.models.registry import decoder_class
@@ -61,8 +61,8 @@ def make_decoder(
         FORMATS.get(quantization),
         on_progress,
     )
-    kept = kept_parameters(parameters)
-    on_ops = partial(decoder_class(model.config.architecture), model.config, kept)
+    decoder_of = decoder_class(model.config.architecture)
+    on_ops = partial(decoder_of, model.config, KeptParameters(parameters))
     decoder = on_ops(backend.ops)
     parameters.check_all_used()
     return MadeDecoder(decoder, on_ops)

@@ -22,6 +22,7 @@ from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import TensorSource
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
+from pellucid.models.stored_weights import Offset, Transposed
 from pellucid.models.unused_parts import count_parts, left_out_note
 
 
@@ -59,10 +60,10 @@ def _tensors_and_names(
     if find_matrices is not None:
         tensors = ForeignCheckpoint(checkpoint, find_matrices)
     names = family_of(config.architecture).hf_names(config, tensors)
-    if find_matrices is not None:
-        names = names.with_rows_of_outputs()
+    if find_matrices is not None:  # whose matrices are all [out, in]
+        names = names.without(Transposed)
     if any(_is_mlx_convolution(checkpoint.info(name).shape) for name in checkpoint):
-        names = names.with_whole_norms()
+        names = names.without(Offset)
     return tensors, names
 
 

@@ -1,7 +1,10 @@
 """Passes weights from a checkpoint to a decoder, and checks each of them."""
 
+import re
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from functools import cache
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +16,16 @@ from pellucid.backends.joined_matrix import (
     WeightMatrix,
     join_matrices,
 )
-from pellucid.backends.ops import Matrix, MatrixStack, Parameters, Vector
+from pellucid.backends.ops import Matrix, Parameters, Weight
 from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
-from pellucid.facts.model_config import AttentionConfig, ModelConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.non_finite import first_non_finite
+from pellucid.loading.steps import take
 from pellucid.loading.tensor_source import TensorSource, as_floats
 from pellucid.models.family import WeightNames
+from pellucid.models.stored_weights import Shape, Source
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
@@ -33,7 +38,7 @@ def bytes_to_read(checkpoint: TensorSource, names: WeightNames) -> int:
     return sum(checkpoint.info(name).num_bytes for name in used)
 
 
-class CheckpointParameters:
+class CheckpointParameters(Parameters):
     """The `Parameters` of a checkpoint: finds, checks and joins tensors, and has handles made of them.
 
     Args:
@@ -65,180 +70,117 @@ class CheckpointParameters:
         self._done_bytes = 0
         self._in_use: list[str] = []  # tensors of the current weight
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> Matrix:
-        """`name`.weight [num_rows, num_columns] and, if asked for, `name`.bias [num_rows].
-
-        Args:
-            parts: rows of each of the matrices that it joins, which the checkpoint may hold apart.
+    def make(self, weight: Weight) -> Any:
+        """The handle of a weight.
 
         Raises:
             ValueError: a tensor is missing, has another shape or a dtype that we do not read, or
                 holds a NaN or an infinity. The message names our weight, the checkpoint's tensor
                 and its file.
         """
-        shape = (num_rows, num_columns)
-        weight = self._quantized(name, self.weight(f"{name}.weight", shape, parts))
-        bias_vector = as_floats(self.weight(f"{name}.bias", (num_rows,), parts)) if bias else None
-        handle = self._weights.matrix(weight, bias_vector)
+        handle = self._handle(weight)
         self.release()
         return handle
 
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        """`name`.weight [num_experts, num_columns] as the floats that the checkpoint has, and its bias.
-        Raises as `matrix` does."""
-        weight = as_floats(self.weight(f"{name}.weight", (num_experts, num_columns)))
-        bias_vector = as_floats(self.weight(f"{name}.bias", (num_experts,))) if bias else None
-        handle = self._weights.matrix(weight, bias_vector, rounds_activations=False)
-        self.release()
-        return handle
+    def _handle(self, weight: Weight) -> Any:
+        match weight.kind:
+            case "matrix":
+                matrix = self._quantized(weight.name, self.weight(weight))
+                return self._weights.matrix(matrix, self._bias(weight))
+            case "router":
+                floats = as_floats(self.weight(weight))
+                return self._weights.matrix(floats, self._bias(weight), rounds_activations=False)
+            case "experts":
+                return tuple(self._experts(weight))
+            case "table":  # not read here: a NaN in it is found when a step reads it
+                return self._weights.table(self.table_rows(weight))
+            case "vector":
+                numbers = as_floats(self.weight(weight))
+                if weight.factor != 1.0:
+                    numbers = numbers.astype(np.float32) * np.float32(weight.factor)
+                return self._weights.vector(numbers)
+            case "convolution":
+                kernels = as_floats(self.weight(weight))
+                return self._weights.vector(np.ascontiguousarray(kernels.T).reshape(-1))
 
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> MatrixStack:
-        """`name`.weight [num_rows, num_columns] of each expert and, if asked for, `name`.bias [num_rows].
-        Raises as `matrix` does."""
-        shape = (num_experts, num_rows, num_columns)
-        weights = self.expert_weights(f"{name}.weight", shape)
-        no_biases = [None] * num_experts
-        biases = self.expert_weights(f"{name}.bias", shape[:2]) if bias else no_biases
-        handles = []
-        for weight, own_bias in zip(weights, biases, strict=True):
-            bias_vector = None if own_bias is None else as_floats(own_bias)
+    def _bias(self, weight: Weight) -> npt.NDArray[Any] | None:
+        return as_floats(self.weight(weight.bias)) if weight.has_bias else None
+
+    def _experts(self, weight: Weight) -> Iterator[Matrix]:
+        matrices = self.expert_weights(weight)
+        no_biases = repeat(None, weight.shape[0])
+        biases = self.expert_weights(weight.bias) if weight.has_bias else no_biases
+        for matrix, bias in zip(matrices, biases, strict=True):
             if self._format is not None:
-                weight = self._quantized_part(name, weight)
-            handles.append(self._weights.expert(weight, bias_vector))
-        self.release()
-        return tuple(handles)
+                matrix = self._quantized_part(weight.name, matrix)
+            yield self._weights.expert(matrix, None if bias is None else as_floats(bias))
 
-    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        """`name`.weight [num_rows, num_columns] as it is stored, which is not read here: a NaN in it is found
-        when a step reads it. Raises as `matrix` does."""
-        return self._weights.table(self.stored_table(name, num_rows, num_columns))
-
-    def stored_table(self, name: str, num_rows: int, num_columns: int) -> RowTable:
-        """The rows of `name`.weight in their file. Raises as `matrix` does."""
-        recipe, our_name = self._names.recipe(name), f"{name}.weight"
-        [source] = recipe.sources
-        stored = self._name_in_checkpoint(recipe.tensor(source, "weight"), our_name)
-        self._check_shape(stored, our_name, (num_rows, num_columns))
+    def table_rows(self, weight: Weight) -> RowTable:
+        """The rows of a table in their file. Raises as `make` does."""
+        [source] = self._names.recipe(weight.name).sources
+        stored = self._name_in_checkpoint(source.tensor("weight"), weight.numbers)
+        self._check_shape(stored, weight.numbers, weight.shape)
         self._unread.discard(stored)
         return self._checkpoint.table(stored)
 
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        """`name` [size] times `scale`; `name` ends in ".weight" or ".bias". Raises as `matrix` does."""
-        numbers = as_floats(self.weight(name, (size,)))
-        if scale != 1.0:
-            numbers = numbers.astype(np.float32) * np.float32(scale)
-        handle = self._weights.vector(numbers)
-        self.release()
-        return handle
+    def weight(self, weight: Weight) -> WeightMatrix:
+        """The numbers of a weight as they are stored, joined and contiguous. Raises as `make` does."""
+        module, kind = weight.numbers.rsplit(".", 1)
+        sources = self._names.recipe(module).sources
+        rows_of_sources = weight.shape[:1] if len(sources) == 1 else weight.parts
+        joined = join_matrices(
+            [
+                self._rows_of(source, kind, (num_rows, *weight.shape[1:]), weight.numbers)
+                for source, num_rows in zip(sources, rows_of_sources, strict=True)
+            ]
+        )
+        assert joined.shape == weight.shape
+        return joined
 
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
-        """`name`.weight [num_channels, kernel_size] as [kernel_size * num_channels], in order of the rows that
-        a row reads. Raises as `matrix` does."""
-        weight = self.convolution_weight(name, num_channels, kernel_size)
-        handle = self._weights.vector(np.ascontiguousarray(weight.T).reshape(-1))
-        self.release()
-        return handle
-
-    def weight(
-        self, name: str, shape: tuple[int, ...], parts: tuple[int, ...] = ()
-    ) -> WeightMatrix:
-        """Our weight `name` as it is stored, joined and contiguous. Raises as `matrix` does."""
-        module, kind = name.rsplit(".", 1)
-        recipe = self._names.recipe(module)
-        rows_of_sources = shape[:1] if len(recipe.sources) == 1 else parts
-        order = None
-        if recipe.rows is not None:
-            order = np.array(recipe.rows(self._config.layers[int(module.split(".")[1])]))
-            first = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], kind), name)
-            # Of a tensor that holds more than this weight all rows are read.
-            rows_of_sources = self._checkpoint.info(first).shape[:1] + rows_of_sources[1:]
-            if order.max() >= rows_of_sources[0]:
-                raise ValueError(
-                    f"{self._checkpoint.path(first)}: tensor {first} (our {name}) has"
-                    f" {rows_of_sources[0]} rows: config.json asks for {order.max() + 1} at least"
-                )
-        sources = [
-            self._source(
-                recipe.tensor(source, kind), (num_rows, *shape[1:]), recipe.transposed, name
-            )
-            for source, num_rows in zip(recipe.sources, rows_of_sources, strict=True)
-        ]
-        if recipe.interleaved:
-            facts = self._config.layers[int(module.split(".")[1])].attention
-            assert facts is not None
-            sources = [*(_halves_first(each, facts) for each in sources[:2]), *sources[2:]]
-        if order is not None:
-            sources[0] = _rows(sources[0], order)
-        weight = join_matrices(sources)
-        assert weight.shape == shape
-        if recipe.negative_exp:
-            weight = -np.exp(as_floats(weight).astype(np.float32))
-        if recipe.offset and kind == "weight":
-            weight = as_floats(weight).astype(np.float32) + np.float32(recipe.offset)
-        return weight
-
-    def convolution_weight(
-        self, name: str, num_channels: int, kernel_size: int
-    ) -> npt.NDArray[Any]:
-        """`name`.weight [num_channels, kernel_size]. Raises as `matrix` does."""
-        recipe, our_name = self._names.recipe(name), f"{name}.weight"
-        stored = self._name_in_checkpoint(recipe.tensor(recipe.sources[0], "weight"), our_name)
-        # torch's has an axis of one input channel in the middle, MLX's at the end.
-        shape: tuple[int, ...] = num_channels, kernel_size
-        if len(actual := self._checkpoint.info(stored).shape) == 3:
-            shape = (*shape, 1) if actual[2] == 1 else (num_channels, 1, kernel_size)
-        weight = as_floats(self.weight(our_name, shape))
-        return weight.reshape(num_channels, kernel_size)
-
-    def expert_weights(self, name: str, shape: tuple[int, ...]) -> Iterator[UniformMatrix]:
-        """Our weight `name` [experts, ...] as it is stored, expert by expert: in a tensor of each, or in
-        one of all. Raises as `matrix` does."""
-        module, kind = name.rsplit(".", 1)
-        recipe = self._names.recipe(module)
-        [source] = recipe.sources
-        num_experts, *own_shape = shape
-        together = recipe.tensor(source.replace(".{e}", ""), kind)
-        if "{e}" not in source or any(
-            candidate in self._checkpoint for candidate in self._names.candidates(together)
-        ):
-            num_rows, stored_shape = own_shape[0], list(own_shape)
-            chosen: slice | None = None
-            if recipe.alternate is not None:
-                chosen = slice(recipe.alternate, None, 2)
-            if recipe.half is not None:
-                chosen = slice(recipe.half * num_rows, (recipe.half + 1) * num_rows)
-            if chosen is not None:
-                stored_shape[0] *= 2
-            transposed = recipe.transposed
-            if recipe.either_way:
-                stored = self._checkpoint.info(self._name_in_checkpoint(together, name))
-                transposed = stored.shape != (num_experts, *stored_shape)
-            if transposed:
-                stored_shape.reverse()
-            tensor = self._source(together, (num_experts, *stored_shape), False, name)
+    def expert_weights(self, weight: Weight) -> Iterator[UniformMatrix]:
+        """The numbers of a weight [experts, ...] as they are stored, expert by expert: in a tensor of each, or in
+        one of all. Raises as `make` does."""
+        our_name, (num_experts, *own) = weight.numbers, weight.shape
+        module, kind = our_name.rsplit(".", 1)
+        [source] = self._names.recipe(module).sources
+        together = source.of_all_experts
+        candidates = self._names.candidates(together.tensor(kind))
+        if source == together or any(each in self._checkpoint for each in candidates):
+            name = self._name_in_checkpoint(together.tensor(kind), our_name)
+            shapes = source.shapes(tuple(own), self._checkpoint.info(name).shape[1:])
+            tensor = self._tensor(name, (num_experts, *shapes[0]), our_name)
             for part in _parts(tensor, num_experts):
-                rows = as_floats(part).T if transposed else part
-                if chosen is not None:
-                    rows = rows.rows(chosen) if isinstance(rows, QuantizedMatrix) else rows[chosen]
-                yield np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows
+                yield self._after_steps(source, part, shapes, name, our_name)
             return
         for expert in range(num_experts):
             if expert:
                 self.release()
-            own = recipe.tensor(source.replace("{e}", str(expert)), kind)
-            yield self._source(own, tuple(own_shape), False, name)
+            yield self._rows_of(source.of_expert(expert), kind, tuple(own), our_name)
+
+    def _rows_of(self, source: Source, kind: str, shape: Shape, our_name: str) -> UniformMatrix:
+        """What a source gives to our weight, `shape`."""
+        name = self._name_in_checkpoint(source.tensor(kind), our_name)
+        shapes = source.shapes(shape, self._checkpoint.info(name).shape)
+        return self._after_steps(
+            source, self._tensor(name, shapes[0], our_name), shapes, name, our_name
+        )
+
+    def _after_steps(
+        self, source: Source, tensor: UniformMatrix, shapes: list[Shape], name: str, our_name: str
+    ) -> UniformMatrix:
+        """The tensor `name` of the shape shapes[0] after the steps of its source."""
+        match = re.match(r"layers\.(\d+)\.", our_name)
+        layer = None if match is None else self._config.layers[int(match[1])]
+        try:
+            for step, shape in zip(source.steps, shapes[1:], strict=True):
+                tensor = take(step, tensor, shape, layer)
+        except ValueError as error:
+            path = self._checkpoint.path(name)
+            raise ValueError(f"{path}: tensor {name} (our {our_name}) {error}") from None
+        return np.ascontiguousarray(tensor) if isinstance(tensor, np.ndarray) else tensor
 
     def release(self) -> None:
-        """Frees the memory of the tensors read so far; `matrix` and `vector` do so by themselves."""
+        """Frees the memory of the tensors read so far; `make` does so by itself."""
         for name in self._in_use:
             self._checkpoint.release(name)
         self._in_use.clear()
@@ -282,18 +224,15 @@ class CheckpointParameters:
         except ValueError as error:
             raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 
-    def _source(
-        self, name: str, shape: tuple[int, ...], transposed: bool, our_name: str
-    ) -> UniformMatrix:
-        """The checkpoint's tensor `name` as we lay it out, `shape`."""
-        name = self._name_in_checkpoint(name, our_name)
+    def _tensor(self, name: str, shape: Shape, our_name: str) -> UniformMatrix:
+        """The checkpoint's tensor `name`, whose shape must be `shape`, checked."""
         path = self._checkpoint.path(name)
         # One row may be stored without its axis.
         is_row = (
             len(shape) == 2 and shape[0] == 1 and self._checkpoint.info(name).shape == shape[1:]
         )
         if not is_row:
-            self._check_shape(name, our_name, shape[::-1] if transposed else shape)
+            self._check_shape(name, our_name, shape)
         tensor = self._checkpoint.tensor(name)
         for numbers in _floats(tensor):
             if (index := first_non_finite(numbers)) is not None:
@@ -308,11 +247,9 @@ class CheckpointParameters:
             )
         self._mark_read(name)
         self._in_use.append(name)
-        if is_row:
-            return as_floats(tensor).reshape(shape)
-        return np.ascontiguousarray(as_floats(tensor).T) if transposed else tensor
+        return as_floats(tensor).reshape(shape) if is_row else tensor
 
-    def _check_shape(self, name: str, our_name: str, shape: tuple[int, ...]) -> None:
+    def _check_shape(self, name: str, our_name: str, shape: Shape) -> None:
         if (actual := self._checkpoint.info(name).shape) != shape:
             raise ValueError(
                 f"{self._checkpoint.path(name)}: tensor {name} (our {our_name}) has shape"
@@ -343,7 +280,7 @@ class CheckpointParameters:
         if head is None:
             return
         embedding = self._name_in_checkpoint(
-            f"{self._names.recipe('embed_tokens').sources[0]}.weight", "embed_tokens.weight"
+            self._names.recipe("embed_tokens").sources[0].tensor("weight"), "embed_tokens.weight"
         )
         head_weight, embedding_weight = map(self._checkpoint.tensor, (head, embedding))
         if not np.array_equal(as_floats(head_weight), as_floats(embedding_weight)):
@@ -352,20 +289,6 @@ class CheckpointParameters:
                 "config.json says tie_word_embeddings=true: must be false to use it"
             )
         self._mark_read(head)
-
-
-def _halves_first(tensor: UniformMatrix, facts: AttentionConfig) -> UniformMatrix:
-    """q or k [heads * D, ...] whose rotated pairs of rows stand side by side: the first halves of all
-    pairs of a head first, then the second ones."""
-    heads = np.arange(tensor.shape[0]).reshape(-1, facts.head_dim)
-    dim = facts.head_dim if facts.rope is None else facts.rope.dim
-    pairs = heads[:, :dim].reshape(len(heads), -1, 2)
-    halves = pairs.transpose(0, 2, 1).reshape(len(heads), dim)
-    return _rows(tensor, np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1))
-
-
-def _rows(tensor: UniformMatrix, order: npt.NDArray[np.intp]) -> UniformMatrix:
-    return tensor.rows(order) if isinstance(tensor, QuantizedMatrix) else np.asarray(tensor[order])
 
 
 def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
@@ -382,25 +305,14 @@ def _largest_exponent(tensor: UniformMatrix) -> int:
     return 0
 
 
-class _KeptParameters:
-    """Asks `source` once for each weight, whatever its kind."""
+class KeptParameters(Parameters):
+    """Asks `source` once for each weight, so that a second decoder gets the same handles."""
 
     def __init__(self, source: Parameters) -> None:
-        self._source = source
-        self._handles: dict[str, Any] = {}
+        self._make = cache(source.make)
 
-    def __getattr__(self, kind: str) -> Callable[..., Any]:
-        def kept(name: str, *sizes: Any, **options: Any) -> Any:
-            if name not in self._handles:
-                self._handles[name] = getattr(self._source, kind)(name, *sizes, **options)
-            return self._handles[name]
-
-        return kept
-
-
-def kept_parameters(source: Parameters) -> Parameters:
-    """`Parameters` that keep the handles of `source`, so that a second decoder gets the same ones."""
-    return cast(Parameters, _KeptParameters(source))
+    def make(self, weight: Weight) -> Any:
+        return self._make(weight)
 
 
 def _parts(tensor: UniformMatrix, count: int) -> Iterator[UniformMatrix]:

@@ -1,12 +1,13 @@
 """Parameters without numbers: what a decoder takes of memory, before anything is read."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pellucid.backends.base import MatrixShape, Weights
-from pellucid.backends.ops import Matrix, MatrixStack, Vector
+from pellucid.backends.ops import Matrix, Parameters, Weight
 from pellucid.backends.quantization.formats import (
     F32,
     FloatFormat,
@@ -35,8 +36,8 @@ def stored_formats(model: StoredModel) -> FindFormats:
             _format_of(
                 model,
                 # The experts together, or the first of them.
-                recipe.tensor(source.replace(".{e}", ""), "weight"),
-                recipe.tensor(source.replace("{e}", "0"), "weight"),
+                source.of_all_experts.tensor("weight"),
+                source.of_expert(0).tensor("weight"),
             )
             for source in recipe.sources
         ]
@@ -52,7 +53,7 @@ def _format_of(model: StoredModel, *tensors: str) -> MatrixFormat:
     raise ValueError(f"{model.tensors.location}: tensor {' or '.join(candidates)} is missing")
 
 
-class PlannedParameters:
+class PlannedParameters(Parameters):
     """The `Parameters` of a decoder that is compiled for its `scratch_bytes` and does not run.
 
     Args:
@@ -72,51 +73,41 @@ class PlannedParameters:
         self._find_formats = find_formats
         self._format = weight_format
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> Matrix:
-        formats = self._find_formats(name) if self._format is None else [self._format]
-        rows_of_parts = parts if len(formats) > 1 else (num_rows,)
+    def make(self, weight: Weight) -> Any:
+        match weight.kind:
+            case "matrix":
+                return self._planned(self._shapes(weight), weight.has_bias)
+            case "router":
+                (stored,) = self._find_formats(weight.name)
+                number = stored if isinstance(stored, FloatFormat) else F32
+                shape = MatrixShape(number, *weight.shape)
+                return self._planned([shape], weight.has_bias, rounds_activations=False)
+            case "experts":
+                before = self.num_bytes
+                handle = self._planned(self._shapes(weight), weight.has_bias)
+                num_experts = weight.shape[0]
+                num_in_memory = num_experts if self._weights.expert_reads is None else 0
+                self.num_bytes = before + num_in_memory * (self.num_bytes - before)
+                return (handle,) * num_experts
+            case "table":
+                return self._weights.table(MatrixRows(np.broadcast_to(np.float32(0), weight.shape)))
+            case "vector" | "convolution":
+                size = math.prod(weight.shape)
+                self.num_bytes += VECTOR_ITEM_BYTES * size
+                return self._weights.vector(np.ones(size, np.float32))
+
+    def _shapes(self, weight: Weight) -> list[MatrixShape]:
+        """The matrices of which one consists; of `experts`, that of one of them."""
+        *_, num_rows, num_columns = weight.shape
+        formats = self._find_formats(weight.name) if self._format is None else [self._format]
+        rows_of_parts = weight.parts if len(formats) > 1 else (num_rows,)
         shapes: list[MatrixShape] = []
         for own, rows in zip(formats, rows_of_parts, strict=True):
             if shapes and (joined := _joined(shapes[-1].format, own)) is not None:
                 shapes[-1] = MatrixShape(joined, shapes[-1].num_outputs + rows, num_columns)
             else:
                 shapes.append(MatrixShape(own, rows, num_columns))
-        return self._planned(shapes, bias)
-
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        (stored,) = self._find_formats(name)
-        shape = MatrixShape(
-            stored if isinstance(stored, FloatFormat) else F32, num_experts, num_columns
-        )
-        return self._planned([shape], bias, rounds_activations=False)
-
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> MatrixStack:
-        before = self.num_bytes
-        handle = self.matrix(name, num_rows, num_columns, bias)
-        num_in_memory = num_experts if self._weights.expert_reads is None else 0
-        self.num_bytes = before + num_in_memory * (self.num_bytes - before)
-        return (handle,) * num_experts
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        return self._weights.table(
-            MatrixRows(np.broadcast_to(np.float32(0), (num_rows, num_columns)))
-        )
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        self.num_bytes += VECTOR_ITEM_BYTES * size
-        return self._weights.vector(np.ones(size, np.float32))
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
-        return self.vector(name, num_channels * kernel_size)
+        return shapes
 
     def _planned(
         self, shapes: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True

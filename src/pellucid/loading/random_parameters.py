@@ -1,5 +1,6 @@
 """Random weights in place of a checkpoint's, to measure the speed of a known shape."""
 
+import math
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
-from pellucid.backends.ops import IntArray, Matrix, MatrixStack, Vector
+from pellucid.backends.ops import IntArray, Parameters, Weight
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
@@ -38,7 +39,7 @@ class _RepeatedRows:
         return np.asarray(self.rows[rows % len(self.rows)])
 
 
-class RandomParameters:
+class RandomParameters(Parameters):
     """The `Parameters` of an untrained model. Each weight is a function of its name, and of
     a size that keeps activations in the range of a trained model's: no infinities, no denormals.
 
@@ -53,62 +54,44 @@ class RandomParameters:
         self._weights = weights
         self._format = weight_format
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> Matrix:
-        """`name`.weight [num_rows, num_columns], of standard deviation about num_columns ** -0.5."""
-        return self._weights.matrix(*self._drawn(name, num_rows, num_columns, bias))
-
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> Matrix:
-        """As `matrix`, in bf16."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        weight = _random_bf16(rng, num_experts, num_columns)
-        bias_vector = _random_bias(rng, num_experts, bias)
-        return self._weights.matrix(weight, bias_vector, rounds_activations=False)
-
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> MatrixStack:
-        """A matrix as `matrix` makes it for each expert."""
-        return tuple(
-            self._weights.expert(*self._drawn(f"{name}.{expert}", num_rows, num_columns, bias))
-            for expert in range(num_experts)
-        )
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> Matrix:
-        """Bf16 numbers; a few rows are repeated for all."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        return self._weights.table(
-            _RepeatedRows(_random_bf16(rng, _TABLE_ROWS, num_columns), num_rows)
-        )
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> Vector:
-        """`vector_number` times `scale`."""
-        return self._weights.vector(np.full(size, vector_number(name) * scale, np.float32))
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> Vector:
-        """Uniform, of standard deviation about kernel_size ** -0.5."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        limit = (3 / kernel_size) ** 0.5
-        weight = rng.uniform(-limit, limit, kernel_size * num_channels)
-        return self._weights.vector(weight.astype(np.float32))
+    def make(self, weight: Weight) -> Any:
+        """Matrices are of standard deviation about num_columns ** -0.5, in bf16 where they keep their floats; in a
+        table, a few rows are repeated for all."""
+        rng = np.random.default_rng(zlib.crc32(weight.name.encode()))
+        match weight.kind:
+            case "matrix":
+                return self._weights.matrix(*self._drawn(weight))
+            case "router":
+                floats = _random_bf16(rng, *weight.shape)
+                return self._weights.matrix(
+                    floats, _random_bias(rng, weight), rounds_activations=False
+                )
+            case "experts":
+                matrices = (self._drawn(each) for each in weight.matrices)
+                return tuple(self._weights.expert(*each) for each in matrices)
+            case "table":
+                num_rows, num_columns = weight.shape
+                rows = _random_bf16(rng, _TABLE_ROWS, num_columns)
+                return self._weights.table(_RepeatedRows(rows, num_rows))
+            case "vector":
+                number = vector_number(weight.name) * weight.factor
+                return self._weights.vector(np.full(weight.shape, number, np.float32))
+            case "convolution":  # uniform, of standard deviation about kernel_size ** -0.5
+                limit = (3 / weight.shape[1]) ** 0.5
+                kernels = rng.uniform(-limit, limit, math.prod(weight.shape))
+                return self._weights.vector(kernels.astype(np.float32))
 
     def _drawn(
-        self, name: str, num_rows: int, num_columns: int, bias: bool
+        self, weight: Weight
     ) -> tuple[npt.NDArray[Any] | QuantizedMatrix, npt.NDArray[np.float32] | None]:
         """A matrix and its bias; the name decides the numbers."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        weight: npt.NDArray[Any] | QuantizedMatrix
+        rng = np.random.default_rng(zlib.crc32(weight.name.encode()))
+        matrix: npt.NDArray[Any] | QuantizedMatrix
         if self._format is None:
-            weight = _random_bf16(rng, num_rows, num_columns)
+            matrix = _random_bf16(rng, *weight.shape)
         else:
-            weight = _random_codes(rng, self._format, num_rows, num_columns)
-        return weight, _random_bias(rng, num_rows, bias)
+            matrix = _random_codes(rng, self._format, *weight.shape)
+        return matrix, _random_bias(rng, weight)
 
 
 def vector_number(name: str) -> float:
@@ -118,10 +101,10 @@ def vector_number(name: str) -> float:
     return 1.0 if name.endswith(".weight") else 0.0
 
 
-def _random_bias(
-    rng: np.random.Generator, size: int, is_wanted: bool
-) -> npt.NDArray[np.float32] | None:
-    return rng.uniform(-0.1, 0.1, size).astype(np.float32) if is_wanted else None
+def _random_bias(rng: np.random.Generator, weight: Weight) -> npt.NDArray[np.float32] | None:
+    if not weight.has_bias:
+        return None
+    return rng.uniform(-0.1, 0.1, weight.shape[0]).astype(np.float32)
 
 
 def _random_bf16(

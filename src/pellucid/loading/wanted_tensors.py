@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pellucid.backends.ops import Parameters, Weight
 from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.stored_model import StoredModel
 from pellucid.models.family import WeightNames
 from pellucid.models.registry import family_of
+from pellucid.models.stored_weights import Rows, Shape, Source
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class WantedTensor:
     of_first_expert: str | None = None
 
 
-class WantedTensors:
+class WantedTensors(Parameters):
     """The `Parameters` that note which tensors of a checkpoint a decoder reads.
 
     Args:
@@ -39,55 +41,37 @@ class WantedTensors:
         self.tensors: dict[str, WantedTensor] = {}
         self._names = names
 
-    def matrix(
-        self,
-        name: str,
-        num_rows: int,
-        num_columns: int,
-        bias: bool = False,
-        parts: tuple[int, ...] = (),
-    ) -> None:
-        recipe = self._names.recipe(name)
-        if len(recipe.sources) == 1:
-            parts = (num_rows,)
-        for source, rows in zip(recipe.sources, parts, strict=True):
-            tensor = recipe.tensor(source, "weight")
-            if recipe.rows is not None and tensor in self.tensors:  # it holds several weights
-                rows += self.tensors[tensor].shape[0]
-            self.tensors[tensor] = WantedTensor((rows, num_columns))
-            if bias:
-                self._add_bias(recipe.tensor(source, "bias"), (rows,), name)
+    def make(self, weight: Weight) -> None:
+        module, kind = weight.numbers.rsplit(".", 1)
+        sources = self._names.recipe(module).sources
+        match weight.kind:
+            case "experts":
+                self._add_experts(sources[0], weight)
+            case "vector":
+                self.tensors[sources[0].tensor(kind)] = WantedTensor(weight.shape, weight.name)
+            case _:
+                rows_of_sources = weight.shape[:1] if len(sources) == 1 else weight.parts
+                for source, num_rows in zip(sources, rows_of_sources, strict=True):
+                    self._add_matrix(source, weight, (num_rows, *weight.shape[1:]))
 
-    def router(self, name: str, num_experts: int, num_columns: int, bias: bool = False) -> None:
-        self.matrix(name, num_experts, num_columns, bias)
+    def _add_matrix(self, source: Source, weight: Weight, shape: Shape) -> None:
+        tensor = source.tensor("weight")
+        if tensor in self.tensors and any(isinstance(step, Rows) for step in source.steps):
+            # It holds several weights.
+            shape = (shape[0] + self.tensors[tensor].shape[0], *shape[1:])
+        self.tensors[tensor] = WantedTensor(shape)
+        if weight.has_bias:
+            self.tensors[source.tensor("bias")] = WantedTensor(shape[:1], weight.bias.name)
 
-    def experts(
-        self, name: str, num_experts: int, num_rows: int, num_columns: int, bias: bool = False
-    ) -> None:
-        recipe = self._names.recipe(name)
-        source = recipe.sources[0].replace(".{e}", "")
-        if recipe.half is not None:  # of gate and up, one after the other in each expert
-            num_rows *= 2
-        first = recipe.tensor(recipe.sources[0].replace("{e}", "0"), "weight")
-        self.tensors[recipe.tensor(source, "weight")] = WantedTensor(
-            (num_experts, num_rows, num_columns), of_first_expert=first
+    def _add_experts(self, source: Source, weight: Weight) -> None:
+        num_experts, *own = weight.shape
+        shape = (num_experts, *source.shapes(tuple(own))[0])
+        together = source.of_all_experts
+        self.tensors[together.tensor("weight")] = WantedTensor(
+            shape, of_first_expert=source.of_expert(0).tensor("weight")
         )
-        if bias:
-            self._add_bias(recipe.tensor(source, "bias"), (num_experts, num_rows), name)
-
-    def table(self, name: str, num_rows: int, num_columns: int) -> None:
-        self.matrix(name, num_rows, num_columns)
-
-    def vector(self, name: str, size: int, scale: float = 1.0) -> None:
-        module, kind = name.rsplit(".", 1)
-        recipe = self._names.recipe(module)
-        self.tensors[recipe.tensor(recipe.sources[0], kind)] = WantedTensor((size,), name)
-
-    def convolution(self, name: str, num_channels: int, kernel_size: int) -> None:
-        self.matrix(name, num_channels, kernel_size)
-
-    def _add_bias(self, tensor: str, shape: tuple[int, ...], name: str) -> None:
-        self.tensors[tensor] = WantedTensor(shape, f"{name}.bias")
+        if weight.has_bias:
+            self.tensors[together.tensor("bias")] = WantedTensor(shape[:2], weight.bias.name)
 
 
 def wanted_tensors(config: ModelConfig, names: WeightNames) -> dict[str, WantedTensor]:

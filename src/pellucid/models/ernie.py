@@ -5,9 +5,10 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import GgufMetadata
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.stored_weights import LLAMA_WEIGHTS, PAIRS
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
@@ -29,7 +30,6 @@ ERNIE = Family(
     model_types=("ernie4_5",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
-    interleaved=True,
-    gguf=GgufFamily("ernie4_5", LLAMA_GGUF_KEYS, _gguf_config, interleaved=True),
+    weights={**LLAMA_WEIGHTS, **PAIRS},
+    gguf=GgufFamily("ernie4_5", LLAMA_GGUF_KEYS, _gguf_config),
 )

@@ -21,14 +21,7 @@ from pellucid.models.config_json import (
     mixed_windows,
     same_rope,
 )
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    Family,
-    GgufFamily,
-    StoredWeight,
-    with_offset,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     ATTENTION_SCALE,
     CONTEXT,
@@ -46,6 +39,14 @@ from pellucid.models.gguf_metadata import (
 )
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.stored_weights import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    StoredWeight,
+    in_layers,
+    stored,
+    with_offset,
+)
 
 
 class SandwichLayer(LlamaLayer):
@@ -73,14 +74,12 @@ class SandwichDecoder(LlamaDecoder):
 
 SANDWICH_WEIGHTS: Mapping[str, StoredWeight] = {
     **LLAMA_WEIGHTS,
-    "layers.{i}.attention_post_norm": StoredWeight(
-        ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
-    ),
-    "layers.{i}.mlp_norm": StoredWeight(
-        ("layers.{i}.pre_feedforward_layernorm",), ("blk.{i}.ffn_norm",)
-    ),
-    "layers.{i}.mlp_post_norm": StoredWeight(
-        ("layers.{i}.post_feedforward_layernorm",), ("blk.{i}.post_ffw_norm",)
+    **in_layers(
+        {
+            "attention_post_norm": stored("post_attention_layernorm", "post_attention_norm"),
+            "mlp_norm": stored("pre_feedforward_layernorm", "ffn_norm"),
+            "mlp_post_norm": stored("post_feedforward_layernorm", "post_ffw_norm"),
+        }
     ),
 }
 

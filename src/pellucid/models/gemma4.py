@@ -19,7 +19,7 @@ from pellucid.models.config_json import (
     mixed_windows,
     read_activation,
 )
-from pellucid.models.family import QK_NORM_WEIGHTS, QKV, Family, GgufFamily, StoredWeight
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SANDWICH_WEIGHTS
 from pellucid.models.gguf_metadata import (
     EXPERT_WIDTH,
@@ -40,6 +40,17 @@ from pellucid.models.gguf_metadata import (
 from pellucid.models.layers import Attention, Experts, GatedMLP, lm_head
 from pellucid.models.mixture import APART_GATE_UP, EXPERT_KEYS, MAX_EXPERTS, gguf_experts
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.stored_weights import (
+    QK_NORM_WEIGHTS,
+    QKV,
+    Half,
+    Recipe,
+    Source,
+    StoredWeight,
+    Tensor,
+    in_layers,
+    stored,
+)
 
 
 class Gemma4Layer:
@@ -318,71 +329,48 @@ def _read_experts(config: JsonObject) -> ExpertsConfig | None:
 
 # -- names -----------------------------------------------------------------------------------------
 
-_PROJECTIONS = SANDWICH_WEIGHTS[QKV]
+_QKV = SANDWICH_WEIGHTS[QKV]
 
 
 def _projections(count: int) -> StoredWeight:
     """The first of the projections to q, k and v."""
-    return StoredWeight(_PROJECTIONS.hf[:count], _PROJECTIONS.gguf[:count])
+    return StoredWeight(Recipe(_QKV.hf.sources[:count]), Recipe(_QKV.gguf.sources[:count]))
 
 
-def _weight(hf: str, gguf: str, **options: Any) -> StoredWeight:
-    return StoredWeight((hf,), (gguf,), **options)
+def _expert_half(index: int) -> StoredWeight:
+    half = (Half(index),)
+    return stored(Tensor("experts.gate_up_proj", half), Source("ffn_gate_up_exps", half))
 
-
-_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
 
 _WEIGHTS: Mapping[str, StoredWeight] = {
     **SANDWICH_WEIGHTS,
     **QK_NORM_WEIGHTS,
-    f"{_LAYER}.qk_proj": _projections(2),
-    f"{_LAYER}.q_proj": _projections(1),
-    f"{_LAYER}.output_scale": _weight(
-        f"{_LAYER}.layer_scalar", f"{_BLOCK}.layer_output_scale", is_tensor=True
+    "layers.{i}.qk_proj": _projections(2),
+    "layers.{i}.q_proj": _projections(1),
+    "layer_embeddings": StoredWeight(
+        Recipe((Source("embed_tokens_per_layer"),), is_table=True),
+        Recipe((Source("per_layer_token_embd"),), is_table=True),
     ),
-    "layer_embeddings": _weight("embed_tokens_per_layer", "per_layer_token_embd", is_table=True),
-    "layer_embeddings_proj": _weight("per_layer_model_projection", "per_layer_model_proj"),
-    "layer_embeddings_norm": _weight("per_layer_projection_norm", "per_layer_proj_norm"),
-    f"{_LAYER}.embedding_gate_proj": _weight(
-        f"{_LAYER}.per_layer_input_gate", f"{_BLOCK}.inp_gate"
-    ),
-    f"{_LAYER}.embedding_out_proj": _weight(f"{_LAYER}.per_layer_projection", f"{_BLOCK}.proj"),
-    f"{_LAYER}.embedding_norm": _weight(
-        f"{_LAYER}.post_per_layer_input_norm", f"{_BLOCK}.post_norm"
-    ),
-    f"{_LAYER}.dense_post_norm": _weight(
-        f"{_LAYER}.post_feedforward_layernorm_1", f"{_BLOCK}.post_ffw_norm_1"
-    ),
-    f"{_LAYER}.experts_norm": _weight(
-        f"{_LAYER}.pre_feedforward_layernorm_2", f"{_BLOCK}.pre_ffw_norm_2"
-    ),
-    f"{_LAYER}.experts_post_norm": _weight(
-        f"{_LAYER}.post_feedforward_layernorm_2", f"{_BLOCK}.post_ffw_norm_2"
-    ),
-    f"{_LAYER}.router": _weight(f"{_LAYER}.router.proj", f"{_BLOCK}.ffn_gate_inp"),
-    f"{_LAYER}.router_norm": _weight(
-        f"{_LAYER}.router.scale",
-        f"{_BLOCK}.ffn_gate_inp.scale",
-        is_tensor=True,
-        gguf_is_tensor=True,
-    ),
-    f"{_LAYER}.expert_scales": _weight(
-        f"{_LAYER}.router.per_expert_scale",
-        f"{_BLOCK}.ffn_down_exps.scale",
-        is_tensor=True,
-        gguf_is_tensor=True,
-    ),
-    **{
-        f"{_LAYER}.experts.{name}_proj": _weight(
-            f"{_LAYER}.experts.gate_up_proj",
-            f"{_BLOCK}.ffn_gate_up_exps",
-            is_tensor=True,
-            half=half,
-        )
-        for half, name in enumerate(("gate", "up"))
-    },
-    f"{_LAYER}.experts.down_proj": _weight(
-        f"{_LAYER}.experts.down_proj", f"{_BLOCK}.ffn_down_exps", is_tensor=True
+    "layer_embeddings_proj": stored("per_layer_model_projection", "per_layer_model_proj"),
+    "layer_embeddings_norm": stored("per_layer_projection_norm", "per_layer_proj_norm"),
+    **in_layers(
+        {
+            "output_scale": stored(Tensor("layer_scalar"), "layer_output_scale"),
+            "embedding_gate_proj": stored("per_layer_input_gate", "inp_gate"),
+            "embedding_out_proj": stored("per_layer_projection", "proj"),
+            "embedding_norm": stored("post_per_layer_input_norm", "post_norm"),
+            "dense_post_norm": stored("post_feedforward_layernorm_1", "post_ffw_norm_1"),
+            "experts_norm": stored("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+            "experts_post_norm": stored("post_feedforward_layernorm_2", "post_ffw_norm_2"),
+            "router": stored("router.proj", "ffn_gate_inp"),
+            "router_norm": stored(Tensor("router.scale"), Tensor("ffn_gate_inp.scale")),
+            "expert_scales": stored(
+                Tensor("router.per_expert_scale"), Tensor("ffn_down_exps.scale")
+            ),
+            "experts.gate_proj": _expert_half(0),
+            "experts.up_proj": _expert_half(1),
+            "experts.down_proj": stored(Tensor("experts.down_proj"), "ffn_down_exps"),
+        }
     ),
 }
 

@@ -6,16 +6,11 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, same_rope
-from pellucid.models.family import (
-    FUSED_GATE_UP,
-    LLAMA_WEIGHTS,
-    Family,
-    GgufFamily,
-    StoredWeight,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SandwichDecoder
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
+from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, PAIRS, in_layers, stored
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
@@ -38,8 +33,7 @@ GLM = Family(
     model_types=("glm",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights={**LLAMA_WEIGHTS, **FUSED_GATE_UP},
-    interleaved=True,
+    weights={**LLAMA_WEIGHTS, **PAIRS, **FUSED_GATE_UP},
 )
 
 GLM4 = Family(
@@ -49,14 +43,14 @@ GLM4 = Family(
     decoder=SandwichDecoder,
     weights={
         **LLAMA_WEIGHTS,
+        **PAIRS,
         **FUSED_GATE_UP,
-        "layers.{i}.attention_post_norm": StoredWeight(
-            ("layers.{i}.post_self_attn_layernorm",), ("blk.{i}.post_attention_norm",)
-        ),
-        "layers.{i}.mlp_post_norm": StoredWeight(
-            ("layers.{i}.post_mlp_layernorm",), ("blk.{i}.post_ffw_norm",)
+        **in_layers(
+            {
+                "attention_post_norm": stored("post_self_attn_layernorm", "post_attention_norm"),
+                "mlp_post_norm": stored("post_mlp_layernorm", "post_ffw_norm"),
+            }
         ),
     },
-    interleaved=True,
-    gguf=GgufFamily("glm4", frozenset({RMS_EPSILON, *ROPE_KEYS}), _gguf_config, interleaved=True),
+    gguf=GgufFamily("glm4", frozenset({RMS_EPSILON, *ROPE_KEYS}), _gguf_config),
 )

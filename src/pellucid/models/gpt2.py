@@ -1,5 +1,6 @@
 """GPT-2 (Radford et al. 2019): learned positions, layer norms with biases, an MLP without a gate."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
@@ -11,7 +12,7 @@ from pellucid.models.config_json import (
     read_activation,
     read_bos_token_id,
 )
-from pellucid.models.family import QKV, Family, GgufFamily, StoredWeight
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     BLOCK_COUNT,
     CONTEXT,
@@ -25,6 +26,7 @@ from pellucid.models.gguf_metadata import (
     GgufMetadata,
 )
 from pellucid.models.layers import Attention, layer_norm_weights, lm_head
+from pellucid.models.stored_weights import StoredWeight, Transposed, in_layers, stored
 
 
 class GPT2Layer:
@@ -135,27 +137,30 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _stored(name: str, gguf: str, transposed: bool = False) -> StoredWeight:
-    return StoredWeight((f"h.{{i}}.{name}",), (f"blk.{{i}}.{gguf}",), transposed=transposed)
-
+_WEIGHTS: Mapping[str, StoredWeight] = {
+    "embed_tokens": stored("wte", "token_embd"),
+    "embed_positions": stored("wpe", "position_embd"),
+    **in_layers(
+        {
+            "attention_norm": stored("ln_1", "attn_norm"),
+            "qkv_proj": stored("attn.c_attn", "attn_qkv", Transposed()),
+            "o_proj": stored("attn.c_proj", "attn_output", Transposed()),
+            "mlp_norm": stored("ln_2", "ffn_norm"),
+            "up_proj": stored("mlp.c_fc", "ffn_up", Transposed()),
+            "down_proj": stored("mlp.c_proj", "ffn_down", Transposed()),
+        },
+        hf="h.{i}.",
+    ),
+    "norm": stored("ln_f", "output_norm"),
+    "lm_head": stored("lm_head", "output"),
+}
 
 GPT2 = Family(
     architectures=("GPT2LMHeadModel",),
     model_types=("gpt2",),
     read_config=_read_config,
     decoder=GPT2Decoder,
-    weights={
-        "embed_tokens": StoredWeight(("wte",), ("token_embd",)),
-        "embed_positions": StoredWeight(("wpe",), ("position_embd",)),
-        "layers.{i}.attention_norm": _stored("ln_1", "attn_norm"),
-        QKV: _stored("attn.c_attn", "attn_qkv", transposed=True),
-        "layers.{i}.o_proj": _stored("attn.c_proj", "attn_output", transposed=True),
-        "layers.{i}.mlp_norm": _stored("ln_2", "ffn_norm"),
-        "layers.{i}.up_proj": _stored("mlp.c_fc", "ffn_up", transposed=True),
-        "layers.{i}.down_proj": _stored("mlp.c_proj", "ffn_down", transposed=True),
-        "norm": StoredWeight(("ln_f",), ("output_norm",)),
-        "lm_head": StoredWeight(("lm_head",), ("output",)),
-    },
+    weights=_WEIGHTS,
     prefix="transformer.",
     unused=r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",  # masks, known from the definition
     gguf=GgufFamily("gpt2", frozenset({EPSILON}), _gguf_config),

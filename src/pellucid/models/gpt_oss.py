@@ -4,14 +4,13 @@ Checkpoints hold the matrices of all experts of a layer in one tensor [experts, 
 columns of gate and up alternate.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     FEED_FORWARD,
     RMS_EPSILON,
@@ -31,6 +30,14 @@ from pellucid.models.mixture import (
     read_expert_counts,
 )
 from pellucid.models.rope_config import FULL, SLIDING
+from pellucid.models.stored_weights import (
+    LLAMA_WEIGHTS,
+    Alternate,
+    Tensor,
+    Transposed,
+    in_layers,
+    stored,
+)
 
 _ALPHA, _LIMIT = 1.702, 7.0  # of the activation "clamped_swish"
 
@@ -80,36 +87,28 @@ def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _experts(name: str, tensor: str, alternate: int | None = None) -> Mapping[str, StoredWeight]:
-    return {
-        f"layers.{{i}}.experts.{name}_proj": StoredWeight(
-            (f"layers.{{i}}.mlp.experts.{tensor}",),
-            (f"blk.{{i}}.ffn_{name}_exps",),
-            transposed=True,
-            alternate=alternate,
-            is_tensor=True,
-        )
+_GATE_UP = "mlp.experts.gate_up_proj"
+_WEIGHTS = in_layers(
+    {
+        "mlp_norm": stored("post_attention_layernorm", "post_attention_norm"),
+        "attention_sinks": stored(Tensor("self_attn.sinks"), "attn_sinks"),
+        "router": stored("mlp.router", "ffn_gate_inp"),
+        "experts.gate_proj": stored(
+            Tensor(_GATE_UP, (Transposed(), Alternate(0))), "ffn_gate_exps"
+        ),
+        "experts.up_proj": stored(Tensor(_GATE_UP, (Transposed(), Alternate(1))), "ffn_up_exps"),
+        "experts.down_proj": stored(
+            Tensor("mlp.experts.down_proj", (Transposed(),)), "ffn_down_exps"
+        ),
     }
-
+)
 
 GPT_OSS = Family(
     architectures=("GptOssForCausalLM",),
     model_types=("gpt_oss",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights={
-        **LLAMA_WEIGHTS,
-        "layers.{i}.mlp_norm": StoredWeight(
-            ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
-        ),
-        "layers.{i}.attention_sinks": StoredWeight(
-            ("layers.{i}.self_attn.sinks",), ("blk.{i}.attn_sinks",), is_tensor=True
-        ),
-        "layers.{i}.router": StoredWeight(("layers.{i}.mlp.router",), ("blk.{i}.ffn_gate_inp",)),
-        **_experts("gate", "gate_up_proj", 0),
-        **_experts("up", "gate_up_proj", 1),
-        **_experts("down", "down_proj"),
-    },
+    weights={**LLAMA_WEIGHTS, **_WEIGHTS},
     gguf=GgufFamily(
         "gpt-oss",
         frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS, *YARN_KEYS, *EXPERT_KEYS}),

@@ -21,7 +21,7 @@ from pellucid.models.config_json import (
     read_activation,
     same_rope,
 )
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, GgufMetadata
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 from pellucid.models.mixture import (
@@ -32,6 +32,16 @@ from pellucid.models.mixture import (
     read_expert_counts,
 )
 from pellucid.models.rope_config import FULL
+from pellucid.models.stored_weights import (
+    GGUF_PAIRS,
+    LLAMA_WEIGHTS,
+    Half,
+    Source,
+    StoredWeight,
+    in_layers,
+    joined,
+    stored,
+)
 
 _MAX_MULTIPLIER = 10_000  # checkpoints have 0.01 to 16
 _NO_EXPERTS = "no family has what it needs: experts beside an MLP without a gate; what loads: 0"
@@ -117,27 +127,33 @@ def _no_ropes(
 
 # -- names -----------------------------------------------------------------------------------------
 
-_MOE = "layers.{i}.block_sparse_moe"
 _MOE_WEIGHTS: Mapping[str, StoredWeight] = {
     **LLAMA_WEIGHTS,
-    "layers.{i}.router": StoredWeight((f"{_MOE}.router.layer",), ("blk.{i}.ffn_gate_inp",)),
-    **{
-        f"layers.{{i}}.experts.{name}_proj": StoredWeight(
-            (f"{_MOE}.input_linear",), ("blk.{i}.ffn_gate_up_exps",), half=half
-        )
-        for half, name in enumerate(("gate", "up"))
-    },
-    "layers.{i}.experts.down_proj": StoredWeight(
-        (f"{_MOE}.output_linear",), ("blk.{i}.ffn_down_exps",)
+    **GGUF_PAIRS,
+    **in_layers(
+        {
+            "router": stored("block_sparse_moe.router.layer", "ffn_gate_inp"),
+            **{
+                f"experts.{name}_proj": stored(
+                    Source("block_sparse_moe.input_linear", (Half(index),)),
+                    Source("ffn_gate_up_exps", (Half(index),)),
+                )
+                for index, name in enumerate(("gate", "up"))
+            },
+            "experts.down_proj": stored("block_sparse_moe.output_linear", "ffn_down_exps"),
+        }
     ),
 }
 _HYBRID_WEIGHTS: Mapping[str, StoredWeight] = {
     **LLAMA_WEIGHTS,
-    "layers.{i}.gate_up_proj": StoredWeight(
-        ("layers.{i}.shared_mlp.input_linear",), ("blk.{i}.ffn_gate", "blk.{i}.ffn_up")
-    ),
-    "layers.{i}.down_proj": StoredWeight(
-        ("layers.{i}.shared_mlp.output_linear",), ("blk.{i}.ffn_down",)
+    **GGUF_PAIRS,
+    **in_layers(
+        {
+            "gate_up_proj": StoredWeight(
+                joined("shared_mlp.input_linear"), joined("ffn_gate", "ffn_up")
+            ),
+            "down_proj": stored("shared_mlp.output_linear", "ffn_down"),
+        }
     ),
 }
 
@@ -201,8 +217,8 @@ GRANITE = Family(
     model_types=("granite",),
     read_config=_read_granite,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
-    gguf=GgufFamily("granite", _KEYS, _gguf_granite, interleaved=True, left_over=_OF_HYBRIDS),
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
+    gguf=GgufFamily("granite", _KEYS, _gguf_granite, left_over=_OF_HYBRIDS),
 )
 
 GRANITE_MOE = Family(
@@ -215,7 +231,6 @@ GRANITE_MOE = Family(
         "granitemoe",
         _KEYS | EXPERT_KEYS,
         _gguf_granite_moe,
-        interleaved=True,
         variants=APART_GATE_UP,
     ),
 )
@@ -230,7 +245,6 @@ GRANITE_HYBRID = Family(
         "granitehybrid",
         _KEYS | EXPERT_KEYS,
         _gguf_granite_hybrid,
-        interleaved=True,
         left_over=_OF_HYBRIDS,
     ),
 )

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily, StoredWeight
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import read_rope
+from pellucid.models.stored_weights import LLAMA_WEIGHTS, in_layers, stored
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
@@ -36,19 +37,18 @@ def _ropes(
     return [read_rope(config, head_dim, max_position)] * len(windows)
 
 
+_QK_NORMS = in_layers(
+    {
+        "q_norm": stored("self_attn.query_layernorm", "attn_q_norm"),
+        "k_norm": stored("self_attn.key_layernorm", "attn_k_norm"),
+    }
+)
+
 HUNYUAN = Family(
     architectures=("HunYuanDenseV1ForCausalLM",),
     model_types=("hunyuan_v1_dense",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights={
-        **LLAMA_WEIGHTS,
-        "layers.{i}.q_norm": StoredWeight(
-            ("layers.{i}.self_attn.query_layernorm",), ("blk.{i}.attn_q_norm",)
-        ),
-        "layers.{i}.k_norm": StoredWeight(
-            ("layers.{i}.self_attn.key_layernorm",), ("blk.{i}.attn_k_norm",)
-        ),
-    },
+    weights={**LLAMA_WEIGHTS, **_QK_NORMS},
     gguf=GgufFamily("hunyuan-dense", LLAMA_GGUF_KEYS, llama_gguf_config),
 )

@@ -7,12 +7,7 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.models.config_json import layers_with_attention, llama_like
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    Family,
-    GgufFamily,
-    StoredWeight,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     KV_HEADS,
     RMS_EPSILON,
@@ -33,6 +28,15 @@ from pellucid.models.mixture import (
     read_expert_counts,
 )
 from pellucid.models.rope_config import FULL
+from pellucid.models.stored_weights import (
+    LLAMA_WEIGHTS,
+    StoredWeight,
+    Tensor,
+    convolution,
+    in_layers,
+    joined,
+    stored,
+)
 
 MAX_KERNEL_SIZE = 256  # rows that a convolution reads
 _CONVOLUTION = "conv"  # a type of layers in config.json
@@ -131,41 +135,31 @@ def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
 
 # -- names -----------------------------------------------------------------------------------------
 
-_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
 _LFM2_WEIGHTS: Mapping[str, StoredWeight] = {
     **LLAMA_WEIGHTS,
-    f"{_LAYER}.attention_norm": StoredWeight(
-        (f"{_LAYER}.operator_norm",), (f"{_BLOCK}.attn_norm",)
+    **in_layers(
+        {
+            "attention_norm": stored("operator_norm", "attn_norm"),
+            "mlp_norm": stored("ffn_norm", "ffn_norm"),
+            "o_proj": stored("self_attn.out_proj", "attn_output"),
+            "q_norm": stored("self_attn.q_layernorm", "attn_q_norm"),
+            "k_norm": stored("self_attn.k_layernorm", "attn_k_norm"),
+            "gate_up_proj": StoredWeight(
+                joined("feed_forward.w1", "feed_forward.w3"), joined("ffn_gate", "ffn_up")
+            ),
+            "down_proj": stored("feed_forward.w2", "ffn_down"),
+            "conv_in_proj": stored("conv.in_proj", "shortconv.in_proj"),
+            "conv": convolution("conv.conv", "shortconv.conv"),
+            "conv_out_proj": stored("conv.out_proj", "shortconv.out_proj"),
+        }
     ),
-    f"{_LAYER}.mlp_norm": StoredWeight((f"{_LAYER}.ffn_norm",), (f"{_BLOCK}.ffn_norm",)),
-    f"{_LAYER}.o_proj": StoredWeight((f"{_LAYER}.self_attn.out_proj",), (f"{_BLOCK}.attn_output",)),
-    **{
-        f"{_LAYER}.{x}_norm": StoredWeight(
-            (f"{_LAYER}.self_attn.{x}_layernorm",), (f"{_BLOCK}.attn_{x}_norm",)
-        )
-        for x in "qk"
-    },
-    f"{_LAYER}.gate_up_proj": StoredWeight(
-        (f"{_LAYER}.feed_forward.w1", f"{_LAYER}.feed_forward.w3"),
-        (f"{_BLOCK}.ffn_gate", f"{_BLOCK}.ffn_up"),
-    ),
-    f"{_LAYER}.down_proj": StoredWeight((f"{_LAYER}.feed_forward.w2",), (f"{_BLOCK}.ffn_down",)),
-    f"{_LAYER}.conv_in_proj": StoredWeight(
-        (f"{_LAYER}.conv.in_proj",), (f"{_BLOCK}.shortconv.in_proj",)
-    ),
-    f"{_LAYER}.conv": StoredWeight((f"{_LAYER}.conv.conv",), (f"{_BLOCK}.shortconv.conv",)),
-    f"{_LAYER}.conv_out_proj": StoredWeight(
-        (f"{_LAYER}.conv.out_proj",), (f"{_BLOCK}.shortconv.out_proj",)
-    ),
-    "norm": StoredWeight(("embedding_norm",), ("token_embd_norm",)),
+    "norm": stored("embedding_norm", "token_embd_norm"),
 }
 _LFM2_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
     **_LFM2_WEIGHTS,
     **expert_weights("feed_forward", "gate", "w1", "w3", "w2"),
     # A tensor called expert_bias, of no module.
-    f"{_LAYER}.selection": StoredWeight(
-        (f"{_LAYER}.feed_forward.expert",), (f"{_BLOCK}.exp_probs_b",), is_tensor=True
-    ),
+    **in_layers({"selection": stored(Tensor("feed_forward.expert"), "exp_probs_b")}),
 }
 
 # -- GGUF ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Pa
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import attention_biases, llama_like
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
@@ -21,6 +21,7 @@ from pellucid.models.gguf_metadata import (
 )
 from pellucid.models.layers import DecoderLayer, feed_forward, lm_head
 from pellucid.models.recurrent_layers import token_mixer
+from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
 
 class LlamaLayer:
@@ -95,12 +96,11 @@ LLAMA = Family(
     model_types=("llama",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",
         LLAMA_GGUF_KEYS,
         llama_gguf_config,
-        interleaved=True,
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )

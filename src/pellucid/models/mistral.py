@@ -6,7 +6,7 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     ROPE_SCALING,
     WINDOW,
@@ -21,6 +21,7 @@ from pellucid.models.llama import (
     llama_gguf_config,
 )
 from pellucid.models.rope_config import FULL, SLIDING, rope_object
+from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
 
 def _read_mistral(config: JsonObject) -> ModelConfig:
@@ -79,12 +80,11 @@ MISTRAL = Family(
     model_types=("mistral",),
     read_config=_read_mistral,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",  # llama.cpp has no name of its own for it
         LLAMA_GGUF_KEYS | {WINDOW},
         llama_gguf_config,
-        interleaved=True,
         matches=lambda metadata: metadata.has(WINDOW),
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),
@@ -95,7 +95,7 @@ MINISTRAL = Family(
     model_types=("ministral",),
     read_config=_read_ministral,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
 )
 
 MINISTRAL3 = Family(
@@ -103,11 +103,10 @@ MINISTRAL3 = Family(
     model_types=("ministral3",),
     read_config=_read_ministral3,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "mistral3",
         LLAMA_GGUF_KEYS | {_GROWTH_BETA, YARN_LOG_MULTIPLIER},
         _gguf_ministral3,
-        interleaved=True,
     ),
 )

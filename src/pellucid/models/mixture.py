@@ -12,13 +12,7 @@ from pellucid.models.config_json import (
     one_window,
     read_activation,
 )
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    Family,
-    GgufFamily,
-    StoredWeight,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     EXPERT_WIDTH,
     RMS_EPSILON,
@@ -31,6 +25,20 @@ from pellucid.models.gguf_metadata import (
 )
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 from pellucid.models.qwen import read_qwen3
+from pellucid.models.stored_weights import (
+    GGUF_PAIRS,
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    Half,
+    Recipe,
+    Source,
+    StoredWeight,
+    Tensor,
+    TransposedOrNot,
+    in_layers,
+    joined,
+    stored,
+)
 
 MAX_EXPERTS = 1024  # of a layer
 
@@ -158,42 +166,43 @@ def expert_weights(
     block: str, router: str, gate: str, up: str, down: str
 ) -> Mapping[str, StoredWeight]:
     """Of a layer whose experts Hugging Face's checkpoints hold in `block`."""
-    hf, gguf = f"layers.{{i}}.{block}", "blk.{i}.ffn"
-    return {
-        "layers.{i}.router": StoredWeight((f"{hf}.{router}",), (f"{gguf}_gate_inp",)),
-        **{
-            f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
-                (f"{hf}.experts.{{e}}.{theirs}",), (f"{gguf}_{ours}_exps.{{e}}",)
-            )
-            for ours, theirs in (("gate", gate), ("up", up), ("down", down))
-        },
-    }
+    return in_layers(
+        {
+            "router": stored(f"{block}.{router}", "ffn_gate_inp"),
+            **{
+                f"experts.{ours}_proj": stored(
+                    f"{block}.experts.{{e}}.{theirs}", f"ffn_{ours}_exps.{{e}}"
+                )
+                for ours, theirs in (("gate", gate), ("up", up), ("down", down))
+            },
+        }
+    )
 
 
 EXPERT_WEIGHTS = expert_weights("mlp", "gate", "gate_proj", "up_proj", "down_proj")
 # All experts of a layer in one tensor, gate and up joined: [experts, out, in] in Qwen3.5, [experts, in, out] in
 # Qwen3-VL.
-STACKED_EXPERTS: Mapping[str, StoredWeight] = {
-    f"layers.{{i}}.experts.{ours}_proj": StoredWeight(
-        (f"layers.{{i}}.mlp.experts.{theirs}_proj",),
-        transposed=True,
-        either_way=True,
-        half=half,
-        is_tensor=True,
+STACKED_EXPERTS: Mapping[str, Recipe] = {
+    f"layers.{{i}}.experts.{ours}_proj": Recipe(
+        (Tensor(f"layers.{{i}}.mlp.experts.{theirs}_proj", (TransposedOrNot(), *halves)),)
     )
-    for ours, theirs, half in (("gate", "gate_up", 0), ("up", "gate_up", 1), ("down", "down", None))
+    for ours, theirs, halves in (
+        ("gate", "gate_up", (Half(0),)),
+        ("up", "gate_up", (Half(1),)),
+        ("down", "down", ()),
+    )
 }
 SHARED_EXPERT_WEIGHTS: Mapping[str, StoredWeight] = {
     **EXPERT_WEIGHTS,
-    "layers.{i}.shared_gate": StoredWeight(
-        ("layers.{i}.mlp.shared_expert_gate",), ("blk.{i}.ffn_gate_inp_shexp",)
-    ),
-    "layers.{i}.shared_gate_up_proj": StoredWeight(
-        tuple(f"layers.{{i}}.mlp.shared_expert.{x}_proj" for x in ("gate", "up")),
-        tuple(f"blk.{{i}}.ffn_{x}_shexp" for x in ("gate", "up")),
-    ),
-    "layers.{i}.shared_down_proj": StoredWeight(
-        ("layers.{i}.mlp.shared_expert.down_proj",), ("blk.{i}.ffn_down_shexp",)
+    **in_layers(
+        {
+            "shared_gate": stored("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+            "shared_gate_up_proj": StoredWeight(
+                joined("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+                joined("ffn_gate_shexp", "ffn_up_shexp"),
+            ),
+            "shared_down_proj": stored("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        }
     ),
 }
 _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
@@ -205,12 +214,14 @@ EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, EXPERT_WIDTH})
 # llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
 NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
 # llama.cpp's converter can write gate and up of all experts as one tensor, and apart.
-JOINED_GATE_UP: Mapping[str, StoredWeight] = {
-    f"layers.{{i}}.experts.{name}_proj": StoredWeight((), ("blk.{i}.ffn_gate_up_exps",), half=half)
-    for half, name in enumerate(("gate", "up"))
+JOINED_GATE_UP: Mapping[str, Recipe] = {
+    f"layers.{{i}}.experts.{name}_proj": Recipe(
+        (Source("blk.{i}.ffn_gate_up_exps", (Half(index),)),)
+    )
+    for index, name in enumerate(("gate", "up"))
 }
-APART_GATE_UP: Mapping[str, StoredWeight] = {
-    f"layers.{{i}}.experts.{name}_proj": StoredWeight((), (f"blk.{{i}}.ffn_{name}_exps",))
+APART_GATE_UP: Mapping[str, Recipe] = {
+    f"layers.{{i}}.experts.{name}_proj": joined(f"blk.{{i}}.ffn_{name}_exps")
     for name in ("gate", "up")
 }
 _KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
@@ -304,12 +315,11 @@ MIXTRAL = Family(
     model_types=("mixtral",),
     read_config=_read_mixtral,
     decoder=LlamaDecoder,
-    weights={**LLAMA_WEIGHTS, **_MIXTRAL_WEIGHTS},
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS, **_MIXTRAL_WEIGHTS},
     gguf=GgufFamily(
         "llama",
         LLAMA_GGUF_KEYS | {WINDOW} | EXPERT_KEYS,
         _gguf_mixtral,
-        interleaved=True,
         matches=_has_experts,
         variants=JOINED_GATE_UP,
     ),

@@ -19,13 +19,7 @@ from pellucid.models.config_json import (
     mixed_windows,
     same_rope,
 )
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    Family,
-    GgufFamily,
-    StoredWeight,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
@@ -39,6 +33,13 @@ from pellucid.models.gguf_metadata import (
 from pellucid.models.layers import Attention, feed_forward
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.stored_weights import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    StoredWeight,
+    in_layers,
+    stored,
+)
 
 
 class PostNormLayer:
@@ -73,11 +74,11 @@ POST_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
         if module not in ("layers.{i}.attention_norm", "layers.{i}.mlp_norm")
     },
     **QK_NORM_WEIGHTS,
-    "layers.{i}.attention_post_norm": StoredWeight(
-        ("layers.{i}.post_attention_layernorm",), ("blk.{i}.post_attention_norm",)
-    ),
-    "layers.{i}.mlp_post_norm": StoredWeight(
-        ("layers.{i}.post_feedforward_layernorm",), ("blk.{i}.post_ffw_norm",)
+    **in_layers(
+        {
+            "attention_post_norm": stored("post_attention_layernorm", "post_attention_norm"),
+            "mlp_post_norm": stored("post_feedforward_layernorm", "post_ffw_norm"),
+        }
     ),
 }
 

@@ -6,14 +6,7 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, one_window, same_rope
-from pellucid.models.family import (
-    FUSED_GATE_UP,
-    LLAMA_WEIGHTS,
-    QKV,
-    Family,
-    GgufFamily,
-    StoredWeight,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
@@ -22,6 +15,7 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
 )
 from pellucid.models.llama import LlamaDecoder
+from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, in_layers, stored
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
@@ -60,7 +54,7 @@ PHI3 = Family(
     weights={
         **LLAMA_WEIGHTS,
         **FUSED_GATE_UP,
-        QKV: StoredWeight(("layers.{i}.self_attn.qkv_proj",), ("blk.{i}.attn_qkv",)),
+        **in_layers({"qkv_proj": stored("self_attn.qkv_proj", "attn_qkv")}),
     },
     gguf=GgufFamily("phi3", frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS}), _gguf_config),
 )

@@ -11,15 +11,11 @@ from pellucid.models.config_json import (
     llama_like,
     mixed_windows,
 )
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    Family,
-    GgufFamily,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
+from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
 
 def read_qwen2(config: JsonObject) -> ModelConfig:

@@ -5,7 +5,7 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import Windows, llama_like, mixed_windows
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     RMS_EPSILON,
     ROPE_KEYS,
@@ -30,6 +30,7 @@ from pellucid.models.mixture import (
     some_sparse,
 )
 from pellucid.models.rope_config import FULL, SLIDING
+from pellucid.models.stored_weights import LLAMA_WEIGHTS
 
 
 def _read_config(config: JsonObject) -> ModelConfig:

@@ -22,15 +22,7 @@ from pellucid.models.config_json import (
     llama_like,
     same_rope,
 )
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    QKV,
-    Family,
-    GgufFamily,
-    StoredWeight,
-    with_offset,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     FEED_FORWARD,
     KV_HEADS,
@@ -57,6 +49,21 @@ from pellucid.models.mixture import (
     some_sparse,
 )
 from pellucid.models.rope_config import FULL
+from pellucid.models.stored_weights import (
+    LLAMA_WEIGHTS,
+    QK_NORM_WEIGHTS,
+    QKV,
+    NegativeExp,
+    Recipe,
+    Rows,
+    Source,
+    StoredWeight,
+    Tensor,
+    convolution,
+    in_layers,
+    stored,
+    with_offset,
+)
 
 MAX_HEADS = 65_536  # of a delta net
 MAX_HEAD_DIM = 1024
@@ -150,38 +157,36 @@ def _queries_first(layer: LayerConfig) -> list[int]:
     return [*queries, *(row + size for row in queries)]
 
 
-_LAYER, _BLOCK = "layers.{i}", "blk.{i}"
-_NET = f"{_LAYER}.linear_attn"
+_Q, *_K_AND_V = LLAMA_WEIGHTS[QKV].hf.sources
+_GGUF_Q, *_GGUF_K_AND_V = LLAMA_WEIGHTS[QKV].gguf.sources
+_GATED_QKV = StoredWeight(
+    Recipe((replace(_Q, steps=(Rows(_queries_first),)), *_K_AND_V)),
+    Recipe((replace(_GGUF_Q, steps=(Rows(_queries_first),)), *_GGUF_K_AND_V)),
+)
+_MLP_NORM = in_layers({"mlp_norm": stored("post_attention_layernorm", "post_attention_norm")})
 _HYBRID_WEIGHTS: Mapping[str, StoredWeight] = {
-    **with_offset(
+    **with_offset({**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **_MLP_NORM}, 1.0),
+    QKV: _GATED_QKV,
+    **in_layers(
         {
-            **LLAMA_WEIGHTS,
-            **QK_NORM_WEIGHTS,
-            f"{_LAYER}.mlp_norm": StoredWeight(
-                (f"{_LAYER}.post_attention_layernorm",), (f"{_BLOCK}.post_attention_norm",)
-            ),
-        },
-        1.0,
+            "delta_conv": convolution("linear_attn.conv1d", "ssm_conv1d"),
+            "delta_decay": stored(Tensor("linear_attn.A_log", (NegativeExp(),)), Tensor("ssm_a")),
+            "delta_step": stored(Tensor("linear_attn.dt"), "ssm_dt"),
+            "delta_norm": stored("linear_attn.norm", "ssm_norm"),
+            "delta_out_proj": stored("linear_attn.out_proj", "ssm_out"),
+        }
     ),
-    QKV: replace(LLAMA_WEIGHTS[QKV], rows=_queries_first, gguf_rows=_queries_first),
-    f"{_LAYER}.delta_conv": StoredWeight((f"{_NET}.conv1d",), (f"{_BLOCK}.ssm_conv1d",)),
-    f"{_LAYER}.delta_decay": StoredWeight(
-        (f"{_NET}.A_log",),
-        (f"{_BLOCK}.ssm_a",),
-        is_tensor=True,
-        negative_exp=True,
-        gguf_is_tensor=True,
-    ),
-    f"{_LAYER}.delta_step": StoredWeight((f"{_NET}.dt",), (f"{_BLOCK}.ssm_dt",), is_tensor=True),
-    f"{_LAYER}.delta_norm": StoredWeight((f"{_NET}.norm",), (f"{_BLOCK}.ssm_norm",)),
-    f"{_LAYER}.delta_out_proj": StoredWeight((f"{_NET}.out_proj",), (f"{_BLOCK}.ssm_out",)),
 }
 _QWEN35_WEIGHTS: Mapping[str, StoredWeight] = {
     **_HYBRID_WEIGHTS,
-    f"{_LAYER}.delta_qkv_proj": StoredWeight((f"{_NET}.in_proj_qkv",), (f"{_BLOCK}.attn_qkv",)),
-    f"{_LAYER}.delta_gate_proj": StoredWeight((f"{_NET}.in_proj_z",), (f"{_BLOCK}.attn_gate",)),
-    f"{_LAYER}.delta_beta_proj": StoredWeight((f"{_NET}.in_proj_b",), (f"{_BLOCK}.ssm_beta",)),
-    f"{_LAYER}.delta_alpha_proj": StoredWeight((f"{_NET}.in_proj_a",), (f"{_BLOCK}.ssm_alpha",)),
+    **in_layers(
+        {
+            "delta_qkv_proj": stored("linear_attn.in_proj_qkv", "attn_qkv"),
+            "delta_gate_proj": stored("linear_attn.in_proj_z", "attn_gate"),
+            "delta_beta_proj": stored("linear_attn.in_proj_b", "ssm_beta"),
+            "delta_alpha_proj": stored("linear_attn.in_proj_a", "ssm_alpha"),
+        }
+    ),
 }
 
 
@@ -213,27 +218,27 @@ def _next_step_widths(net: GatedDeltaNetConfig) -> tuple[int, ...]:
     return times, times
 
 
-_next_qkv = partial(_next_rows, widths_of=_next_widths, wanted=slice(0, 3))
-_next_gate = partial(_next_rows, widths_of=_next_widths, wanted=slice(3, 4))
-_next_beta = partial(_next_rows, widths_of=_next_step_widths, wanted=slice(0, 1))
-_next_alpha = partial(_next_rows, widths_of=_next_step_widths, wanted=slice(1, 2))
+_next_qkv = Rows(partial(_next_rows, widths_of=_next_widths, wanted=slice(0, 3)))
+_next_gate = Rows(partial(_next_rows, widths_of=_next_widths, wanted=slice(3, 4)))
+_next_beta = (Rows(partial(_next_rows, widths_of=_next_step_widths, wanted=slice(0, 1))),)
+_next_alpha = (Rows(partial(_next_rows, widths_of=_next_step_widths, wanted=slice(1, 2))),)
 
-_FUSED, _STEPS = f"{_NET}.in_proj_qkvz", f"{_NET}.in_proj_ba"
+_STEPS = "linear_attn.in_proj_ba"
 _QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
     **_HYBRID_WEIGHTS,
     **SHARED_EXPERT_WEIGHTS,
-    f"{_LAYER}.delta_qkv_proj": StoredWeight((_FUSED,), (f"{_BLOCK}.attn_qkv",), rows=_next_qkv),
-    f"{_LAYER}.delta_gate_proj": StoredWeight((_FUSED,), (f"{_BLOCK}.attn_gate",), rows=_next_gate),
-    **{
-        f"{_LAYER}.delta_{name}_proj": StoredWeight(
-            (_STEPS,), (f"{_BLOCK}.ssm_ba",), rows=rows, gguf_rows=rows
-        )
-        for name, rows in (("beta", _next_beta), ("alpha", _next_alpha))
-    },
+    **in_layers(
+        {
+            "delta_qkv_proj": stored("linear_attn.in_proj_qkvz", "attn_qkv", _next_qkv),
+            "delta_gate_proj": stored("linear_attn.in_proj_qkvz", "attn_gate", _next_gate),
+            "delta_beta_proj": stored(Source(_STEPS, _next_beta), Source("ssm_ba", _next_beta)),
+            "delta_alpha_proj": stored(Source(_STEPS, _next_alpha), Source("ssm_ba", _next_alpha)),
+        }
+    ),
 }
 # llama.cpp's first converter left q, k, v and the gate interleaved by k-head.
-_INTERLEAVED: Mapping[str, StoredWeight] = {
-    f"{_LAYER}.delta_{name}_proj": StoredWeight((), (f"{_BLOCK}.ssm_in",), gguf_rows=rows)
+_INTERLEAVED: Mapping[str, Recipe] = {
+    f"layers.{{i}}.delta_{name}_proj": Recipe((Source("blk.{i}.ssm_in", (rows,)),))
     for name, rows in (("qkv", _next_qkv), ("gate", _next_gate))
 }
 

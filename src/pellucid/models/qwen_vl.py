@@ -5,12 +5,7 @@ Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothi
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
-from pellucid.models.family import (
-    LLAMA_WEIGHTS,
-    QK_NORM_WEIGHTS,
-    Family,
-    GgufFamily,
-)
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
@@ -23,6 +18,7 @@ from pellucid.models.mixture import (
     some_sparse,
 )
 from pellucid.models.qwen import read_qwen2, read_qwen3
+from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
 
 def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING, read_rope
+from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
 
 def _read_config(config: JsonObject) -> ModelConfig:
@@ -47,6 +48,6 @@ SMOLLM3 = Family(
     model_types=("smollm3",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights=LLAMA_WEIGHTS,
-    gguf=GgufFamily("smollm3", LLAMA_GGUF_KEYS, llama_gguf_config, interleaved=True),
+    weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
+    gguf=GgufFamily("smollm3", LLAMA_GGUF_KEYS, llama_gguf_config),
 )

@@ -7,9 +7,10 @@ from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Pa
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, same_rope
-from pellucid.models.family import LLAMA_WEIGHTS, Family, GgufFamily
+from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values
 from pellucid.models.layers import Attention, feed_forward, layer_norm_weights, lm_head
+from pellucid.models.stored_weights import LLAMA_WEIGHTS
 
 
 class StableLMLayer:
