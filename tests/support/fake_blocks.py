@@ -11,18 +11,15 @@ from pellucid.facts.formulas import first_seen
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import (
     BlockOp,
-    CopyBlock,
-    CopyState,
-    LoadBlock,
-    LoadState,
-    ReadBlocks,
+    Copy,
+    Load,
+    Read,
     ReadSnapshot,
-    SaveBlock,
-    SaveState,
+    Save,
+    Slot,
+    SlotKind,
     SwapIn,
-    SwapInState,
     SwapOut,
-    SwapOutState,
 )
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -37,7 +34,7 @@ class FakeStore:
         self.blocks: dict[tuple[bytes, tuple[int, ...]], Slots] = {}
         self.states: dict[tuple[bytes, tuple[int, ...]], int] = {}
 
-    def read(self, op: ReadBlocks) -> list[object]:
+    def read(self, op: Read) -> list[object]:
         """What the longest prefix needs of which everything is there."""
         for prefix in reversed(op.prefixes):
             needed = op.needed(prefix)
@@ -74,35 +71,40 @@ class FakeBlocks:
         self.blocks: dict[int, Slots] = {}
         self.swapped: dict[int, Slots | int] = {}  # by slot: of a block, or states
         self.ops: list[BlockOp] = []  # all that were ever run
-        self.reads: list[ReadBlocks] = []  # those that were not answered yet
+        self.reads: list[Read] = []  # those that were not answered yet
 
     def run(self, ops: Sequence[BlockOp]) -> None:
         self.ops += ops
         for op in ops:
             match op:
-                case CopyBlock(source_id, target_id):
-                    self.blocks[target_id] = dict(self.blocks[source_id])
-                case SaveBlock(block_id, block_hash, token_ids):
-                    assert len(self.blocks[block_id]) == self.block_size
-                    self.store.blocks[block_hash, token_ids] = dict(self.blocks[block_id])
-                case ReadBlocks():
+                case Copy(source, target):
+                    assert source.kind is target.kind
+                    self._write(target, self._contents(source))
+                case Save(slot, block_hash, token_ids):
+                    contents = self._contents(slot)
+                    assert isinstance(contents, int) or len(contents) == self.block_size
+                    of_kind = self.store.blocks if _is_block(slot) else self.store.states
+                    of_kind[block_hash, token_ids] = contents
+                case Read():
                     self.reads.append(op)
-                case LoadBlock(block_id, payload):
-                    self.blocks[block_id] = dict(payload)
-                case SwapOut(block_id, swap_slot):
-                    self.swapped[swap_slot] = dict(self.blocks[block_id])
-                case SwapIn(swap_slot, block_id):
-                    self.blocks[block_id] = dict(self.swapped[swap_slot])
-                case CopyState(source_slot, target_slot):
-                    self.states[target_slot] = self.states[source_slot]
-                case SaveState(state_slot, block_hash, token_ids):
-                    self.store.states[block_hash, token_ids] = self.states[state_slot]
-                case LoadState(state_slot, payload):
-                    self.states[state_slot] = payload
-                case SwapOutState(state_slot, swap_slots):
-                    self.swapped.update(dict.fromkeys(swap_slots, self.states[state_slot]))
-                case SwapInState(swap_slots, state_slot):
-                    (self.states[state_slot],) = {self.swapped[slot] for slot in swap_slots}
+                case Load(slot, payload):
+                    self._write(slot, payload)
+                case SwapOut(slot, swap_slots):
+                    self.swapped.update(dict.fromkeys(swap_slots, self._contents(slot)))
+                case SwapIn(swap_slots, slot):
+                    first, *rest = [self.swapped[each] for each in swap_slots]
+                    assert all(each == first for each in rest)
+                    self._write(slot, first)
+
+    def _contents(self, slot: Slot) -> Slots | int:
+        return dict(self.blocks[slot.id]) if _is_block(slot) else self.states[slot.id]
+
+    def _write(self, slot: Slot, contents: Slots | int) -> None:
+        if _is_block(slot):
+            self.blocks[slot.id] = dict(contents)
+        else:
+            assert isinstance(contents, int)
+            self.states[slot.id] = contents
 
     def compute(self, share: ScheduledRequest) -> None:
         request = share.request
@@ -135,3 +137,30 @@ def _digests(request: Request, end: int) -> list[int]:
         digest = hash((digest, token_id))
         digests.append(digest)
     return digests
+
+
+def _is_block(slot: Slot) -> bool:
+    return slot.kind is SlotKind.BLOCK
+
+
+def recorded(op: BlockOp) -> tuple[str, str]:
+    """The name of an operation, and the operation itself, as recorded courses spell them."""
+    slot = op.target if isinstance(op, Copy) else None if isinstance(op, Read) else op.slot
+    if slot is None:
+        return "ReadBlocks", f"ReadBlocks{str(op).removeprefix('Read')}"
+    noun, place = ("Block", "block_id") if _is_block(slot) else ("State", "state_slot")
+    is_swapped_block = _is_block(slot) and isinstance(op, SwapIn | SwapOut)
+    name = type(op).__name__ + ("" if is_swapped_block else noun)
+    match op:
+        case Copy(source, target):
+            suffix = "id" if _is_block(slot) else "slot"
+            fields = f"source_{suffix}={source.id}, target_{suffix}={target.id}"
+        case Save():
+            fields = f"{place}={slot.id}, block_hash={op.block_hash!r}, token_ids={op.token_ids}"
+        case Load():
+            fields = f"{place}={slot.id}, payload={op.payload}"
+        case SwapIn() | SwapOut():
+            slots = op.swap_slots[0] if is_swapped_block else op.swap_slots
+            named = f"swap_slot{'' if is_swapped_block else 's'}={slots}", f"{place}={slot.id}"
+            fields = ", ".join(named if isinstance(op, SwapIn) else reversed(named))
+    return name, f"{name}({fields})"

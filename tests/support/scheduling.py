@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
@@ -48,7 +48,7 @@ def make_scheduler(num_blocks: int = 64, **knobs: object) -> Scheduler:
         BlockPool(num_blocks),
         BLOCK_SIZE,
         bool(knobs.pop("enable_prefix_caching", False)),
-        OffloadedBlocks(knobs.pop("num_swap_slots", 0), knobs.pop("max_read_blocks", 0)),
+        Offload(knobs.pop("num_swap_slots", 0), knobs.pop("max_read_blocks", 0)),
     )
     return Scheduler(manager, **{"max_num_seqs": 8, "max_num_batched_tokens": 100, **knobs})
 

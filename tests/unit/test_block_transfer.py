@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, SaveBlock, SwapIn, SwapOut
+from pellucid.scheduling.block_ops import Copy, Load, Save, Slot, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
 
 BLOCK_SIZE = 16
@@ -32,7 +32,7 @@ class RecordingStore:
     def __init__(self) -> None:
         self.saved: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}
 
-    def wants(self, block_hash: bytes) -> bool:
+    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
         return block_hash not in self.saved
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: np.ndarray) -> None:
@@ -46,15 +46,15 @@ def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
     transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block, tmp_path))
     transfer.run(
         [
-            CopyBlock(0, 1),
-            SaveBlock(0, b"one", (5, 6)),
-            SwapOut(0, 1),
-            LoadBlock(0, block(9)),
-            SwapOut(0, 0),
-            SaveBlock(3, b"one", (5, 6)),  # not wanted: it is there
-            SwapIn(1, 2),
-            CopyBlock(2, 3),
-            SwapIn(0, 2),
+            Copy(Slot.block(0), Slot.block(1)),
+            Save(Slot.block(0), b"one", (5, 6)),
+            SwapOut(Slot.block(0), (1,)),
+            Load(Slot.block(0), block(9)),
+            SwapOut(Slot.block(0), (0,)),
+            Save(Slot.block(3), b"one", (5, 6)),  # not wanted: it is there
+            SwapIn((1,), Slot.block(2)),
+            Copy(Slot.block(2), Slot.block(3)),
+            SwapIn((0,), Slot.block(2)),
         ]
     )
     assert numbers(cache) == [9, 1, 9, 1]
@@ -66,7 +66,7 @@ def test_a_saved_block_is_a_copy() -> None:
     transfer = BlockTransfer(cache, saver)
     kept: list[np.ndarray] = []
     saver.save = lambda block_hash, token_ids, data: kept.append(data)  # type: ignore[method-assign]
-    transfer.run([SaveBlock(0, b"one", ()), CopyBlock(1, 0)])
+    transfer.run([Save(Slot.block(0), b"one", ()), Copy(Slot.block(1), Slot.block(0))])
     assert kept[0].tolist() == block(1).tolist()
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pellucid.scheduling.block_ops import CopyBlock, LoadBlock, ReadBlocks, SaveBlock
+from pellucid.scheduling.block_ops import Copy, Load, Read, Save, Slot
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
 from support.scheduling import BLOCK_SIZE, make_request
@@ -50,10 +50,10 @@ def read(
     if not manager.start_reading(request):
         return []
     (op,) = manager.block_ops.take()
-    assert isinstance(op, ReadBlocks)
+    assert isinstance(op, Read)
     asked = [each.key.token_ids for each in op.keys]
     found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
-    assert manager.offloaded.stored.finish_reading(op.read_id, found) == request.request_id
+    assert manager.offload.reads.finish_reading(op.read_id, found) == request.request_id
     assert not manager.start_reading(request)  # once is enough
     manager.check_integrity()
     return asked
@@ -67,7 +67,7 @@ def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_no
     child.num_computed_tokens = 6
     assert manager.block_tables(parent)[0] == manager.block_tables(child)[0] == (0, 1)
     compute(manager, child, 7)
-    assert manager.block_ops.take() == (CopyBlock(1, 2),)
+    assert manager.block_ops.take() == (Copy(Slot.block(1), Slot.block(2)),)
     assert manager.block_tables(child)[0] == (0, 2)
     compute(manager, parent, 7)
     assert manager.block_ops.take() == ()
@@ -97,7 +97,7 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     assert manager.block_tables(request)[0] == (0, 1)
     assert begin(manager, make_request("b", 12)).num_tokens == 8
     compute(manager, request, 7)  # its second block is shared now: it gets a copy
-    assert manager.block_ops.take() == (CopyBlock(1, 3),)
+    assert manager.block_ops.take() == (Copy(Slot.block(1), Slot.block(3)),)
     other = make_request("c", 12, cache_salt=b"own")
     compute(manager, other, 9)
     assert manager.rewind(other, 6) == 6
@@ -133,10 +133,10 @@ def test_a_group_is_reassigned_all_at_once() -> None:
 
 
 def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() -> None:
-    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=5))
+    manager = make_manager(offload=Offload(max_read_blocks=5))
     first = make_request("first", 20)
     compute(manager, first, 18)
-    assert [op.token_ids[0] for op in manager.block_ops.take() if isinstance(op, SaveBlock)] == [
+    assert [op.token_ids[0] for op in manager.block_ops.take() if isinstance(op, Save)] == [
         0,
         4,
         8,
@@ -152,18 +152,18 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     assert (match.num_tokens, match.num_loaded_tokens) == (16, 8)
     ids = manager.block_tables(again)[0]
     assert manager.block_ops.take() == (
-        LoadBlock(ids[0], "payload of (0, 1, 2, 3)"),
-        LoadBlock(ids[1], "payload of (4, 5, 6, 7)"),
+        Load(Slot.block(ids[0]), "payload of (0, 1, 2, 3)"),
+        Load(Slot.block(ids[1]), "payload of (4, 5, 6, 7)"),
     )
     assert ids[2:4] == manager.block_tables(first)[0][2:4]
     compute(manager, again, 20)
     # What was loaded is not saved again, and can be found in the pool.
-    assert [type(op) for op in manager.block_ops.take()] == [SaveBlock]
+    assert [type(op) for op in manager.block_ops.take()] == [Save]
     assert begin(manager, make_request("third", 20)).num_loaded_tokens == 0
 
 
 def test_the_store_is_asked_for_full_blocks_before_the_last_token_only() -> None:
-    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=5))
+    manager = make_manager(offload=Offload(max_read_blocks=5))
     assert read(manager, make_request("a", 8)) == [(0, 1, 2, 3)]
     assert read(manager, make_request("b", 3)) == []
     assert read(manager, make_request("c", 8, prompt_logprobs=0)) == []
@@ -172,7 +172,7 @@ def test_the_store_is_asked_for_full_blocks_before_the_last_token_only() -> None
 
 
 def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
-    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=3))
+    manager = make_manager(offload=Offload(max_read_blocks=3))
     first, second, urgent = (
         make_request(name, prompt=range(i, i + 9)) for i, name in enumerate("abc")
     )
@@ -182,26 +182,26 @@ def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
     assert [len(op.keys) for op in ops] == [2, 1]
     assert manager.start_reading(urgent)  # it waits, though it could not ask
     assert manager.block_ops.take() == ()
-    assert manager.offloaded.stored.finish_reading(ops[0].read_id, ["payload"]) == "a"
-    assert manager.offloaded.stored.num_readable_blocks == 1
+    assert manager.offload.reads.finish_reading(ops[0].read_id, ["payload"]) == "a"
+    assert manager.offload.reads.num_readable_blocks == 1
     manager.forget(second)
-    assert manager.offloaded.stored.finish_reading(ops[1].read_id, ["nobody's"]) is None
+    assert manager.offload.reads.finish_reading(ops[1].read_id, ["nobody's"]) is None
     manager.check_integrity()
     # Whoever comes first may drop what others have read: they ask again.
     assert manager.start_reading(second)
     assert manager.start_reading(urgent)
-    manager.offloaded.stored.drop_reads_that_wait()
+    manager.offload.reads.drop_reads_that_wait()
     assert manager.start_reading(first)
     manager.check_integrity()
 
 
 def test_what_was_read_is_dropped_with_its_request() -> None:
-    manager = make_manager(offloaded_blocks=OffloadedBlocks(max_read_blocks=3))
+    manager = make_manager(offload=Offload(max_read_blocks=3))
     request = make_request("a", 9)
     read(manager, request, (0, 1, 2, 3), (4, 5, 6, 7))
-    assert manager.offloaded.stored.num_readable_blocks == 1
+    assert manager.offload.reads.num_readable_blocks == 1
     end(manager, request)
-    assert manager.offloaded.stored.num_readable_blocks == 3
+    assert manager.offload.reads.num_readable_blocks == 3
 
 
 def test_wasted_slots_are_those_of_the_last_blocks() -> None:
@@ -296,8 +296,8 @@ def test_the_memory_of_what_was_evicted_is_bounded() -> None:
 
 def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read() -> None:
     """Blocks of four tokens; a token sees eight. As many blocks are reserved as are read."""
-    offloaded = OffloadedBlocks(max_read_blocks=14)
-    manager = make_manager(offloaded_blocks=offloaded, windows=(None, 8))
+    offload = Offload(max_read_blocks=14)
+    manager = make_manager(offload=offload, windows=(None, 8))
     request = make_request("a", 41)
     assert manager.start_reading(request)
     (op,) = manager.block_ops.take()
@@ -313,4 +313,4 @@ def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read()
             *((1, index) for index in range(first, length)),
         ]
     most = max(map(len, needed))
-    assert most == 14 and offloaded.stored.num_readable_blocks == 0
+    assert most == 14 and offload.reads.num_readable_blocks == 0

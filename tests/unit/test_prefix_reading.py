@@ -121,7 +121,7 @@ def test_a_request_that_reads_can_be_aborted(
     later = again.add_request(PROMPT, PARAMS)
     run(again)
     assert later.num_cached_tokens == 48
-    assert again.scheduler.kv_cache_manager.offloaded.stored._reads == {}
+    assert again.scheduler.kv_cache_manager.offload.reads._reads == {}
 
 
 def test_a_prefix_that_cannot_be_read_is_computed(
@@ -217,4 +217,4 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
         if thread.name == "pellucid-prefix-reader":
             thread.join()
     assert not store._is_stuck and not store._is_reading
-    assert again.scheduler.kv_cache_manager.offloaded.stored._reads == {}
+    assert again.scheduler.kv_cache_manager.offload.reads._reads == {}

@@ -16,7 +16,7 @@ from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, ReadBlocks
+from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read
 
 BLOCK_SIZE, BLOCK_BYTES = 16, 1000
 FINGERPRINT = hashlib.sha256(b"a model").digest()
@@ -36,11 +36,11 @@ def key(number: int) -> BlockKey:
     return BlockKey(block_hash(number), b"", 0, token_ids(number))
 
 
-def read(read_id: int, *numbers: int) -> ReadBlocks:
+def read(read_id: int, *numbers: int) -> Read:
     """Reads blocks up to the first that is not there."""
     keys = tuple(KeyToRead(key(number), len(numbers)) for number in numbers)
     prefixes = tuple(PrefixToRead(length, length) for length in range(1, len(numbers) + 1))
-    return ReadBlocks(read_id, keys, prefixes)
+    return Read(read_id, keys, prefixes)
 
 
 def contents(number: int) -> np.ndarray:
@@ -288,13 +288,13 @@ def test_blocks_outside_of_the_window_are_not_read(
     monkeypatch.setattr(
         store.directory, "read", lambda each: (asked.append(each), read_file(each))[1]
     )
-    store.start_reading(ReadBlocks(1, keys, prefixes))
+    store.start_reading(Read(1, keys, prefixes))
     [(_, found)] = store.take_read(max_seconds=60)
     assert [payload is not None for payload in found] == [1, 0, 1, 0, 1, 1]
     assert asked == [block_hash(number) for number in (1, 2, 3, 13)]
     # Without block 13 there is a shorter prefix, and of it what was not read yet.
     store.path(13).unlink()
-    store.start_reading(ReadBlocks(2, keys, prefixes))
+    store.start_reading(Read(2, keys, prefixes))
     [(_, found)] = store.take_read(max_seconds=60)
     assert [payload is not None for payload in found] == [1, 0, 1, 1]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pellucid.scheduling.block_ops import CopyBlock
+from pellucid.scheduling.block_ops import Copy, Slot
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import (
@@ -40,7 +40,7 @@ def test_all_but_one_copy_the_block_that_the_prompt_ends_in() -> None:
     assert manager.block_ops.take() == ()
     step(scheduler)
     copies = manager.block_ops.take()
-    assert copies == (CopyBlock(1, 2), CopyBlock(1, 3))
+    assert copies == (Copy(Slot.block(1), Slot.block(2)), Copy(Slot.block(1), Slot.block(3)))
     assert [manager.block_tables(request)[0] for request in siblings] == [(0, 2), (0, 3), (0, 1)]
 
 

@@ -15,13 +15,13 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
 from support.courses import Courses
-from support.fake_blocks import FakeBlocks, FakeStore
+from support.fake_blocks import FakeBlocks, FakeStore, recorded
 
 BLOCK_SIZE = 4
 MAX_LENGTH = 40  # prompt + output
@@ -130,7 +130,7 @@ class Trace:
         self.store = (store or FakeStore()) if rng.random() < 0.3 else None
         self.use_kv_cache = rng.random() < 0.9
         caching = self.use_kv_cache and rng.random() < 0.7
-        offloaded = OffloadedBlocks(
+        offloaded = Offload(
             rng.choice([0, 0, 3, 50]),
             rng.choice([1, 3, 40]) if caching and self.store is not None else 0,
         )
@@ -141,7 +141,7 @@ class Trace:
             if caching and self.store is not None:
                 num_read_blocks = of_windows.choice([3, 40])
             num_swap_slots = of_windows.choice([0, 8, 50])
-            offloaded = OffloadedBlocks(num_swap_slots, num_read_blocks, of_windows.choice([1, 2]))
+            offloaded = Offload(num_swap_slots, num_read_blocks, of_windows.choice([1, 2]))
             num_snapshots = of_windows.choice([0, 1, 3, 16])
             state_pool = StatePool(max_num_seqs, num_snapshots, of_windows.choice([0, 1, 16]))
         num_blocks = BlockNeeds(BLOCK_SIZE, windows, budget).most(MAX_LENGTH) + num_extra_blocks
@@ -291,9 +291,10 @@ class Trace:
 
     def course(self) -> tuple[Counter[str], list[object]]:
         """Counts of its work, and everything that was seen."""
-        counts = self.counts + Counter(type(op).__name__ for op in self.blocks.ops)
+        ops = [recorded(op) for op in self.blocks.ops]
+        counts = self.counts + Counter(name for name, _ in ops)
         ends = [(each.stop_reason, each.num_cached_tokens) for each in self.requests]
-        return counts, [*self.seen, self.blocks.ops, ends]
+        return counts, [*self.seen, [text for _, text in ops], ends]
 
     def draft(self, request: Request) -> list[int]:
         """Guesses of which the first ones are right."""

@@ -1,23 +1,17 @@
 """Slots of recurrent states: who has one, what forks copy, and that a request gives all or nothing back."""
 
-from pellucid.scheduling.block_ops import (
-    CopyState,
-    LoadBlock,
-    LoadState,
-    SwapIn,
-    SwapInState,
-    SwapOut,
-    SwapOutState,
-)
+from pellucid.scheduling.block_ops import Copy, Load, Slot, SlotKind, SwapIn, SwapOut
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_index import MissReason
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
 from support.fake_blocks import FakeBlocks, FakeStore
 from support.scheduling import make_request, shares, step
+
+BLOCK, STATES = SlotKind.BLOCK, SlotKind.STATES
 
 
 def make_manager(num_slots: int = 4, num_blocks: int = 8) -> KVCacheManager:
@@ -33,7 +27,16 @@ def computed(manager, request_id, num_tokens=20):
 
 
 def copies(manager):
-    return [op for op in manager.block_ops.take() if isinstance(op, CopyState)]
+    ops = [op for op in manager.block_ops.take() if isinstance(op, Copy)]
+    return [op for op in ops if op.source.kind is SlotKind.STATES]
+
+
+def copy(source, target):
+    return Copy(Slot.states(source), Slot.states(target))
+
+
+def kinds(ops):
+    return [(type(op), (op.target if isinstance(op, Copy) else op.slot).kind) for op in ops]
 
 
 def test_a_request_has_a_slot_as_long_as_it_has_blocks() -> None:
@@ -69,7 +72,7 @@ def test_a_fork_copies_the_states() -> None:
     manager = make_manager()
     parent, child = computed(manager, "a"), make_request("b", num_prompt_tokens=20)
     assert manager.fork(parent, child) == 20
-    assert copies(manager) == [CopyState(manager.state_slot(parent), manager.state_slot(child))]
+    assert copies(manager) == [copy(manager.state_slot(parent), manager.state_slot(child))]
     manager.check_integrity()
 
 
@@ -94,7 +97,7 @@ def test_beams_move_and_copy_states_with_as_many_slots_as_beams() -> None:
         request.num_computed_tokens = 20
     assert manager.state_slot(requests[0]) == slots[0]
     assert manager.state_slot(requests[2]) == slots[1]
-    assert copies(manager) == [CopyState(slots[0], slots[2])]
+    assert copies(manager) == [copy(slots[0], slots[2])]
     manager.check_integrity()
     # All change places: nothing is copied.
     slots = [manager.state_slot(request) for request in requests]
@@ -124,13 +127,13 @@ def test_behind_a_wrong_draft_states_go_back_to_where_they_were_kept() -> None:
     slot = manager.state_slot(request)
     assert manager.can_rewind(request)
     manager.checkpoint(request)
-    (copy,) = copies(manager)
-    assert copy.source_slot == slot and not manager.can_rewind(request)
+    (kept,) = copies(manager)
+    assert kept.source.id == slot and not manager.can_rewind(request)
     assert manager.allocate(request, 40)
     request.num_computed_tokens = 40
     assert manager.rewind(request, 36) == 20
     request.num_computed_tokens = 20
-    assert manager.state_slot(request) == copy.target_slot  # nothing is copied back
+    assert manager.state_slot(request) == kept.target.id  # nothing is copied back
     assert copies(manager) == [] and manager.num_blocks(request) == 2
     manager.check_integrity()
 
@@ -184,8 +187,8 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
 
 def preempted(num_swap_slots: int):
     """A manager, and a request of 60 tokens that has given its blocks and states back."""
-    offloaded = OffloadedBlocks(num_swap_slots, blocks_per_state=2)
-    manager = KVCacheManager(BlockPool(8), 16, False, offloaded, state_pool=StatePool(2))
+    offload = Offload(num_swap_slots, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(8), 16, False, offload, state_pool=StatePool(2))
     request = computed(manager, "a", 60)
     request.output_token_ids = [1]
     assert manager.release_tail(request, 1) == 4
@@ -196,11 +199,11 @@ def preempted(num_swap_slots: int):
 def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
     manager, request = preempted(num_swap_slots=6)
     ops = manager.block_ops.take()
-    assert [type(op) for op in ops] == [SwapOutState, *[SwapOut] * 4]
+    assert kinds(ops) == [(SwapOut, STATES), *[(SwapOut, BLOCK)] * 4]
     assert admit(manager, request).num_tokens == 60
     ops = manager.block_ops.take()
-    assert [type(op) for op in ops] == [*[SwapIn] * 4, SwapInState]
-    assert ops[-1].state_slot == manager.state_slot(request)
+    assert kinds(ops) == [*[(SwapIn, BLOCK)] * 4, (SwapIn, STATES)]
+    assert ops[-1].slot.id == manager.state_slot(request)
     assert manager.num_blocks(request) == 4
 
 
@@ -216,9 +219,9 @@ def test_without_room_for_all_the_text_is_computed_again() -> None:
 
 def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     def make() -> KVCacheManager:
-        offloaded = OffloadedBlocks(max_read_blocks=10, blocks_per_state=2)
+        offload = Offload(max_read_blocks=10, blocks_per_state=2)
         states = StatePool(4, 4)
-        return KVCacheManager(BlockPool(40), 16, True, offloaded, state_pool=states)
+        return KVCacheManager(BlockPool(40), 16, True, offload, state_pool=states)
 
     manager, store = make(), FakeStore()
     first, blocks = make_request("a", num_prompt_tokens=70), FakeBlocks(16, store, has_states=True)
@@ -230,19 +233,19 @@ def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     assert restarted.start_reading(second)
     (read,) = restarted.block_ops.take()
     assert [prefix.num_keys for prefix in read.prefixes] == [1, 2, 3, 4]
-    restarted.offloaded.stored.finish_reading(read.read_id, store.read(read))
+    restarted.offload.reads.finish_reading(read.read_id, store.read(read))
     match = admit(restarted, second)
     assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)
     ops = restarted.block_ops.take()
-    assert [type(op) for op in ops] == [*[LoadBlock] * 4, LoadState, CopyState]
+    assert kinds(ops) == [*[(Load, BLOCK)] * 4, (Load, STATES), (Copy, STATES)]
     # The snapshot is in memory again: the next one finds it there.
     third = make_request("c", num_prompt_tokens=80)
     assert admit(restarted, third).num_tokens == 64
 
 
 def test_of_an_output_the_latest_snapshot_is_saved_when_the_request_ends() -> None:
-    offloaded = OffloadedBlocks(max_read_blocks=10, blocks_per_state=2)
-    manager = KVCacheManager(BlockPool(40), 16, True, offloaded, state_pool=StatePool(4, 4))
+    offload = Offload(max_read_blocks=10, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(40), 16, True, offload, state_pool=StatePool(4, 4))
     request, store = make_request("a", num_prompt_tokens=20), FakeStore()
     blocks = FakeBlocks(16, store, has_states=True)
     advance(manager, request, 16, 20, blocks=blocks)
@@ -291,15 +294,15 @@ def test_a_hit_is_the_deepest_point_with_blocks_and_a_snapshot() -> None:
     first = make_request("a", num_prompt_tokens=70)
     advance(manager, first, 32, 50, 64, 70)
     taken = copies(manager)
-    assert [op.source_slot for op in taken] == [manager.state_slot(first)] * 2
-    assert [op.target_slot for op in taken] == [4, 5]  # behind the slots of requests
+    assert [op.source.id for op in taken] == [manager.state_slot(first)] * 2
+    assert [op.target.id for op in taken] == [4, 5]  # behind the slots of requests
     second = make_request("b", num_prompt_tokens=60)
     assert admit(manager, second).num_tokens == 32
-    assert copies(manager) == [CopyState(4, manager.state_slot(second))]
+    assert copies(manager) == [copy(4, manager.state_slot(second))]
     third = make_request("c", num_prompt_tokens=90)
     match = admit(manager, third)
     assert match.num_tokens == 64
-    assert copies(manager) == [CopyState(5, manager.state_slot(third))]
+    assert copies(manager) == [copy(5, manager.state_slot(third))]
 
 
 def test_blocks_without_a_snapshot_are_not_reused_and_the_reason_is_said() -> None:
@@ -392,7 +395,7 @@ def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     request.num_computed_tokens = 0
     manager.block_ops.take()
     assert admit(manager, request).num_tokens == 32
-    assert copies(manager) == [CopyState(4, manager.state_slot(request))]
+    assert copies(manager) == [copy(4, manager.state_slot(request))]
 
 
 def test_where_a_prompt_parts_from_cached_text_a_snapshot_is_taken() -> None:
@@ -448,10 +451,10 @@ def test_a_log_says_what_happens_to_snapshots() -> None:
     advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
     second = make_request("b", num_prompt_tokens=40)
     admit(manager, second)
-    assert log.take() == (("T", 2, "a", 32), ("U", 2, "b", 32))
+    assert log.take()[0] == (("T", 2, "a", 32), ("U", 2, "b", 32))
     manager.forget(second)
     advance(manager, make_request("c", prompt=range(100, 120)), 16)
-    assert log.take() == (("E", 2, None, None), ("T", 2, "c", 16))
+    assert log.take()[0] == (("E", 2, None, None), ("T", 2, "c", 16))
 
 
 def test_undefined_snapshots_are_forgotten() -> None:

@@ -86,7 +86,7 @@ class StepExecutor:
             self._model_runner.transfer(self._kv_cache_manager.block_ops.take())
         except Exception as error:
             _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.states is not None:
+            if self._kv_cache_manager.states.exist:
                 self._copy_error = error
 
     def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:

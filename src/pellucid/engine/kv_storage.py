@@ -27,7 +27,7 @@ from pellucid.memory.engine_plan import (
 from pellucid.memory.process_memory import available_memory
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Warn
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class KVStorage:
     draft_kv_cache: KVCache | None = None
     blocks_per_state: int = 0
 
-    def offloaded_blocks(self) -> OffloadedBlocks:
-        """The scheduler's record of blocks outside of the pool."""
+    def offload(self) -> Offload:
+        """The scheduler's record of what is outside of the pools."""
         num_swap_slots = 0 if self.swap_file is None else self.swap_file.num_slots
         max_read_blocks = 0 if self.prefix_store is None else self.plan.max_pending_blocks
-        return OffloadedBlocks(num_swap_slots, max_read_blocks, self.blocks_per_state)
+        return Offload(num_swap_slots, max_read_blocks, self.blocks_per_state)
 
     def close(self) -> None:
         """Writes the blocks that wait for the disk, and deletes the swap file."""

@@ -410,7 +410,7 @@ def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) 
         config.block_size,
         # Without the cache nothing that was computed may be found again.
         config.enable_prefix_caching and config.use_kv_cache,
-        storage.offloaded_blocks(),
+        storage.offload(),
         storage.plan.memory.block_needs.windows,
         config.max_num_batched_tokens,
         storage.plan.cache.state_pool(),

@@ -11,17 +11,14 @@ from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashe
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block_ops import (
     BlockOp,
-    CopyBlock,
-    CopyState,
-    LoadBlock,
-    LoadState,
-    ReadBlocks,
-    SaveBlock,
-    SaveState,
+    Copy,
+    Load,
+    Read,
+    Save,
+    Slot,
+    SlotKind,
     SwapIn,
-    SwapInState,
     SwapOut,
-    SwapOutState,
 )
 
 
@@ -41,16 +38,16 @@ class PrefixStore(Protocol):
         """Queues a block to be saved."""
         ...
 
-    def start_reading(self, read: ReadBlocks) -> None:
-        """Begins to read blocks, and a snapshot, as `ReadBlocks` says."""
+    def start_reading(self, read: Read) -> None:
+        """Begins to read blocks, and a snapshot, as `Read` says."""
         ...
 
 
 class BlockTransfer:
-    """Moves blocks within a KV cache, and between the cache, the swap file and the prefix store.
+    """Moves blocks and recurrent states within a KV cache, and between the cache, the swap file and the prefix store.
 
     Args:
-        kv_cache: holds the blocks.
+        kv_cache: holds the blocks and the states.
         prefix_store: None if scheduling has none.
         swap_file: the slots of swapped blocks; None if scheduling has no swap slots.
     """
@@ -73,53 +70,52 @@ class BlockTransfer:
         """
         for op in ops:
             match op:
-                case CopyBlock(source_id, target_id):
-                    self._kv_cache.copy_block(source_id, target_id)
-                case CopyState(source_slot, target_slot):
-                    self._kv_cache.copy_state(source_slot, target_slot)
-                case SaveBlock(block_id, block_hash, token_ids):
-                    assert self._prefix_store is not None
-                    if self._prefix_store.wants(block_hash):
-                        data = self._kv_cache.read_block(block_id)
-                        self._prefix_store.save(block_hash, token_ids, data)
-                case SaveState(state_slot, block_hash, token_ids):
-                    self._save_state(state_slot, block_hash, token_ids)
-                case ReadBlocks():
+                case Copy(source, target):
+                    self._copy(source, target)
+                case Save():
+                    self._save(op)
+                case Read():
                     assert self._prefix_store is not None
                     self._prefix_store.start_reading(op)
-                case LoadState(state_slot, payload):
-                    assert isinstance(payload, list)
-                    self._write_state(state_slot, payload)
-                case LoadBlock(block_id, payload):
-                    assert isinstance(payload, np.ndarray)
-                    self._kv_cache.write_block(block_id, payload)
-                case SwapOut(block_id, swap_slot):
+                case Load(slot, payload):
+                    assert isinstance(payload, np.ndarray | list)
+                    self._write(slot, payload if isinstance(payload, list) else [payload])
+                case SwapOut(slot, swap_slots):
                     assert self._swap_file is not None
-                    self._swap_file.write(swap_slot, self._kv_cache.read_block(block_id))
-                case SwapIn(swap_slot, block_id):
-                    assert self._swap_file is not None
-                    self._kv_cache.write_block(block_id, self._swap_file.read(swap_slot))
-                case SwapOutState(state_slot, swap_slots):
-                    assert self._swap_file is not None
-                    pieces = self._state_pieces(state_slot)
-                    for swap_slot, piece in zip(swap_slots, pieces, strict=True):
+                    for swap_slot, piece in zip(swap_slots, self._pieces(slot), strict=True):
                         self._swap_file.write(swap_slot, piece)
-                case SwapInState(swap_slots, state_slot):
+                case SwapIn(swap_slots, slot):
                     assert self._swap_file is not None
-                    pieces = [self._swap_file.read(swap_slot) for swap_slot in swap_slots]
-                    self._write_state(state_slot, pieces)
+                    self._write(slot, [self._swap_file.read(each) for each in swap_slots])
 
-    def _save_state(self, slot: int, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
-        """Saves a snapshot in the prefix store, if the store has room for all pieces."""
+    def _copy(self, source: Slot, target: Slot) -> None:
+        assert source.kind is target.kind
+        if source.kind is SlotKind.BLOCK:
+            self._kv_cache.copy_block(source.id, target.id)
+        else:
+            self._kv_cache.copy_state(source.id, target.id)
+
+    def _save(self, op: Save) -> None:
+        """Saves a slot in the prefix store, if the store has room for all pieces."""
         assert self._prefix_store is not None
-        cache = self._kv_cache
-        hashes = piece_hashes(block_hash, num_pieces(cache.bytes_per_state, cache.bytes_per_block))
+        cache, hashes = self._kv_cache, [op.block_hash]
+        if op.slot.kind is SlotKind.STATES:
+            count = num_pieces(cache.bytes_per_state, cache.bytes_per_block)
+            hashes = piece_hashes(op.block_hash, count)
         if self._prefix_store.wants(hashes[0], len(hashes)):
-            for piece_hash, piece in zip(hashes, self._state_pieces(slot), strict=True):
-                self._prefix_store.save(piece_hash, token_ids, piece)
+            for piece_hash, piece in zip(hashes, self._pieces(op.slot), strict=True):
+                self._prefix_store.save(piece_hash, op.token_ids, piece)
 
-    def _state_pieces(self, slot: int) -> list[BlockBytes]:
-        return split_state(self._kv_cache.read_state(slot), self._kv_cache.bytes_per_block)
+    def _pieces(self, slot: Slot) -> list[BlockBytes]:
+        """What a slot holds, in pieces of the size of a block."""
+        if slot.kind is SlotKind.BLOCK:
+            return [self._kv_cache.read_block(slot.id)]
+        return split_state(self._kv_cache.read_state(slot.id), self._kv_cache.bytes_per_block)
 
-    def _write_state(self, slot: int, pieces: Sequence[BlockBytes]) -> None:
-        self._kv_cache.write_state(slot, join_pieces(pieces, self._kv_cache.bytes_per_state))
+    def _write(self, slot: Slot, pieces: Sequence[BlockBytes]) -> None:
+        if slot.kind is SlotKind.BLOCK:
+            (data,) = pieces
+            self._kv_cache.write_block(slot.id, data)
+        else:
+            data = join_pieces(pieces, self._kv_cache.bytes_per_state)
+            self._kv_cache.write_state(slot.id, data)

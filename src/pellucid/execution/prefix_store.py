@@ -12,7 +12,7 @@ from pellucid.backends.ops import BlockBytes
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.state_pieces import piece_hashes
-from pellucid.scheduling.block_ops import ReadBlocks, ReadSnapshot, SnapshotKey
+from pellucid.scheduling.block_ops import Read, ReadSnapshot, SnapshotKey
 
 # The contents of a block, or None; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot | None
@@ -73,7 +73,7 @@ class DiskPrefixStore:
         self._is_writing = False
         self._saves = True
         self._is_closed = False
-        self._to_read: deque[ReadBlocks] = deque()
+        self._to_read: deque[Read] = deque()
         self._is_reading = False
         self._being_read: int | None = None  # read_id
         self._asked_at: float  # while it reads: when the reading thread last asked the disk
@@ -106,7 +106,7 @@ class DiskPrefixStore:
             return data
         return None
 
-    def start_reading(self, read: ReadBlocks) -> None:
+    def start_reading(self, read: Read) -> None:
         """Begins to read what the longest prefix needs of which everything is there and sound. `take_read` gives it."""
         with self._lock:
             if self._is_closed or self._is_stuck:
@@ -118,7 +118,7 @@ class DiskPrefixStore:
                 threading.Thread(target=self._read_all, name="pellucid-prefix-reader").start()
 
     def take_read(self, max_seconds: float) -> list[tuple[int, list[Payload]]]:
-        """The results of reads since the last call: read_id, and what was found, as `ReadBlocks` says.
+        """The results of reads since the last call: read_id, and what was found, as `Read` says.
 
         Args:
             max_seconds: how long to wait, if something is being read and nothing is there yet.
@@ -215,7 +215,7 @@ class DiskPrefixStore:
                 self._being_read, self._is_stuck = None, False
                 self._lock.notify_all()
 
-    def _find_prefix(self, read: ReadBlocks) -> list[Payload]:
+    def _find_prefix(self, read: Read) -> list[Payload]:
         """What the longest prefix needs of which everything is there and sound; empty if there is none.
 
         Looks for all files of a prefix before it reads one of them.
@@ -242,7 +242,7 @@ class DiskPrefixStore:
         return []
 
     def _first_missing(
-        self, read: ReadBlocks, needed: Sequence[int], contents: dict[int, BlockBytes | None]
+        self, read: Read, needed: Sequence[int], contents: dict[int, BlockBytes | None]
     ) -> int | None:
         """The first of the needed keys whose block is not there, or not sound. If there is none, `contents` has all of
         them."""

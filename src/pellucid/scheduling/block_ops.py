@@ -1,45 +1,56 @@
-"""Block operations: the work on block contents and recurrent states that has to be done before a step, as plain data.
+"""Block operations: the work on contents of blocks and on recurrent states that has to be done before a step, as plain
+data.
 
 The control plane lists them, execution carries them out.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from pellucid.scheduling.block import BlockKey
 
 
+class SlotKind(Enum):
+    """What a slot of the KV cache holds."""
+
+    BLOCK = "block"  # keys and values of `block_size` positions
+    STATES = "states"  # recurrent states of one request or one snapshot
+
+
+class Slot(NamedTuple):
+    """A place in the KV cache: a block, or a slot of recurrent states.
+
+    Attributes:
+        id: the block id, or the number of the slot of states.
+    """
+
+    kind: SlotKind
+    id: int
+
+    @classmethod
+    def block(cls, block_id: int) -> "Slot":
+        return cls(SlotKind.BLOCK, block_id)
+
+    @classmethod
+    def states(cls, number: int) -> "Slot":
+        return cls(SlotKind.STATES, number)
+
+
 @dataclass(frozen=True, slots=True)
-class CopyBlock:
-    """Copy-on-write: the target becomes what the source is now."""
-
-    source_id: int
-    target_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyState:
-    """The recurrent states in the target become what those in the source are now: a fork gets its parent's states, a
+class Copy:
+    """The target becomes what the source is now: copy-on-write of a block; a fork gets the states of its parent, a
     request those of a snapshot, and a snapshot or a spare slot those of a request."""
 
-    source_slot: int
-    target_slot: int
+    source: Slot
+    target: Slot
 
 
 @dataclass(frozen=True, slots=True)
-class SaveBlock:
-    """Offer a full block to the prefix store."""
+class Save:
+    """Offer a full block, or a snapshot of recurrent states at its end, to the prefix store."""
 
-    block_id: int
-    block_hash: bytes
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Offer a snapshot of recurrent states (at the end of a full block) to the prefix store."""
-
-    state_slot: int
+    slot: Slot
     block_hash: bytes
     token_ids: tuple[int, ...]
 
@@ -77,7 +88,7 @@ class PrefixToRead(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBlocks:
+class Read:
     """Begin to read blocks from the prefix store: what the longest of `prefixes` needs whose blocks, and snapshot, are
     all there.
 
@@ -108,68 +119,33 @@ class ReadSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadBlock:
-    """Fill a block with what was read from the prefix store."""
+class Load:
+    """Fill a slot with what was read from the prefix store."""
 
-    block_id: int
-    payload: object
-
-
-@dataclass(frozen=True, slots=True)
-class LoadState:
-    """Fill a slot of recurrent states with what was read from the prefix store."""
-
-    state_slot: int
+    slot: Slot
     payload: object
 
 
 @dataclass(frozen=True, slots=True)
 class SwapOut:
-    """Keep a block's contents in a slot of the swap file."""
+    """Keep what a slot holds in slots of the swap file. Each of these has the size of a block: a block takes one of
+    them, states as many as their bytes fill."""
 
-    block_id: int
-    swap_slot: int
+    slot: Slot
+    swap_slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SwapIn:
-    """Fill a block from a slot of the swap file, which is free after it."""
-
-    swap_slot: int
-    block_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapOutState:
-    """Keep recurrent states in slots of the swap file, which hold as much as a block each."""
-
-    state_slot: int
-    swap_slots: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SwapInState:
-    """Fill a slot of recurrent states from slots of the swap file, which are free after it."""
+    """Fill a slot from slots of the swap file, which are free after it."""
 
     swap_slots: tuple[int, ...]
-    state_slot: int
+    slot: Slot
 
 
-# They run in the order in which they were listed, because a block may be the source of a copy, be given to
+# They run in the order in which they were listed, because a slot may be the source of a copy, be given to
 # another request and be filled for that one, all before one step.
-BlockOp: TypeAlias = (
-    CopyBlock
-    | CopyState
-    | SaveBlock
-    | SaveState
-    | ReadBlocks
-    | LoadBlock
-    | LoadState
-    | SwapOut
-    | SwapIn
-    | SwapOutState
-    | SwapInState
-)
+BlockOp: TypeAlias = Copy | Save | Read | Load | SwapOut | SwapIn
 
 
 class BlockOps:

@@ -5,40 +5,8 @@ from collections.abc import Iterable
 
 from pellucid.observing.events import BlockOpRow
 from pellucid.scheduling.block import Block, BlockKey
+from pellucid.scheduling.op_log import OpLog
 from pellucid.scheduling.prefix_index import PrefixIndex
-
-
-class BlockLog:
-    """Records what happens to blocks, as rows of the event `kv`, in order.
-
-    Attributes:
-        active: whether there is a subscriber; without one, nothing is recorded.
-    """
-
-    def __init__(self) -> None:
-        self.active = False
-        self._rows: list[BlockOpRow] = []
-        self._groups: list[int] = []
-
-    def add(
-        self,
-        op: str,
-        block_id: int,
-        a: int | str | None = None,
-        b: int | str | None = None,
-        group: int = 0,
-    ) -> None:
-        """Args: group: of the block table that changes."""
-        if self.active:
-            self._rows.append((op, block_id, a, b))
-            self._groups.append(group)
-
-    def take(self) -> tuple[tuple[BlockOpRow, ...], tuple[int, ...]]:
-        """The rows since the last call, and the group of each."""
-        rows, groups = tuple(self._rows), tuple(self._groups)
-        self._rows.clear()
-        self._groups.clear()
-        return rows, groups
 
 
 class BlockPool:
@@ -56,7 +24,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.index = PrefixIndex(num_blocks)
-        self.log = BlockLog()
+        self.log = OpLog[BlockOpRow]()
         self.version = 0
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         # In the order in which `allocate` takes them: first blocks that are not in the index, then from the
@@ -112,7 +80,7 @@ class BlockPool:
                     self._free.move_to_end(block.block_id, last=False)
                 else:
                     self._num_free_sealed += 1
-            self.log.add("R", block.block_id, block.ref_count)
+            self.log.add(("R", block.block_id, block.ref_count, None))
 
     def seal(self, block: Block, key: BlockKey, request_id: str) -> bool:
         """Publishes a full block to the index, unless this block or one with equal contents is already there.
@@ -132,7 +100,7 @@ class BlockPool:
         block.key = key
         block.sealed_by = request_id
         self.index.add(key, block)
-        self.log.add("H", block.block_id, key.block_hash.hex()[:16])
+        self.log.add(("H", block.block_id, key.block_hash.hex()[:16], None))
         return True
 
     def unseal(self, block: Block) -> None:
@@ -143,7 +111,7 @@ class BlockPool:
             self._num_free_sealed -= block.ref_count == 0
             block.key = None
             block.sealed_by = None
-            self.log.add("E", block.block_id)
+            self.log.add(("E", block.block_id, None, None))
 
     def unseal_all(self) -> None:
         """Clears the index, because the contents of blocks are undefined."""

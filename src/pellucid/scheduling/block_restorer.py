@@ -1,11 +1,11 @@
-"""The block offloader: moves block contents to the swap file, and brings offloaded contents back on admission."""
+"""The block restorer: moves block contents to the swap file, and brings offloaded contents back on admission."""
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOps, LoadBlock, SwapIn
+from pellucid.scheduling.block_ops import BlockOps, Load, Slot, SwapIn
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_finder import Extension, PrefixFinder
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request_tables import RequestTables
@@ -16,8 +16,8 @@ class BlockRestorer:
 
     Args:
         block_pool: owns the blocks.
-        offloaded: which blocks are in the swap file and in the prefix store.
-        states: restores the recurrent states at the end of the blocks; None: the model has none.
+        offload: what is in the swap file and in the prefix store.
+        states: restores the recurrent states at the end of the blocks.
         finder: finds the offloaded blocks of a request.
         needs: says which blocks a token sees.
         block_ops: gets the operations that move the contents.
@@ -27,15 +27,15 @@ class BlockRestorer:
     def __init__(
         self,
         block_pool: BlockPool,
-        offloaded: OffloadedBlocks,
-        states: RecurrentStates | None,
+        offload: Offload,
+        states: RecurrentStates,
         finder: PrefixFinder,
         needs: BlockNeeds,
         block_ops: BlockOps,
         seals_restored: bool,
     ) -> None:
         self._pool = block_pool
-        self._offloaded = offloaded
+        self._offload = offload
         self._states = states
         self._finder = finder
         self._needs = needs
@@ -51,14 +51,14 @@ class BlockRestorer:
         """
         request = table.request
         num_tokens = request.num_computed_tokens // self._needs.block_size * self._needs.block_size
-        if self._offloaded.swapped.states(request.request_id) is not None:
+        if self._offload.swapped.num_state_tokens(request.request_id) is not None:
             num_tokens = request.num_computed_tokens
         if index * self._needs.block_size < num_tokens:
             place = (table.group, index)
-            op = self._offloaded.swapped.swap_out(request.request_id, place, block.block_id)
+            op = self._offload.swapped.swap_out(request.request_id, place, block.block_id)
             if op is not None:
                 self._block_ops.add(op)
-                self._pool.log.add("O", op.block_id, op.swap_slot)
+                self._pool.log.add(("O", block.block_id, op.swap_slots[0], None))
 
     def start_reading(self, tables: RequestTables) -> bool:
         """Asks the prefix store for blocks of a waiting request that are neither in the pool nor in the swap
@@ -68,7 +68,7 @@ class BlockRestorer:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        stored, request = self._offloaded.stored, tables.request
+        stored, request = self._offload.reads, tables.request
         if not stored.has_prefix_store or stored.has_asked(request.request_id):
             return False
         num_found = self._finder.find(tables).num_blocks
@@ -79,7 +79,7 @@ class BlockRestorer:
                 return True
             stored.drop_reads_that_wait()  # of requests that come after this one
         to_read = self._finder.blocks_to_read(tables, stored.num_readable_blocks)
-        if not to_read.keys and self._states is None:
+        if not (to_read.keys or self._states.exist):
             return False
         if to_read.prefixes:
             self._block_ops.add(stored.start_reading(request.request_id, *to_read))
@@ -98,9 +98,8 @@ class BlockRestorer:
             if extension is not None and self._can_extend(tables, extension):
                 num_loaded_tokens = self._extend(tables, extension)
                 num_tokens = extension.num_tokens
-                if self._states is not None:
-                    self._states.restore(tables.first, num_tokens)
-        self._offloaded.drop(tables.request.request_id)
+                self._states.restore(tables.first, num_tokens)
+        self._offload.drop(tables.request.request_id)
         return num_tokens, num_loaded_tokens
 
     def _can_extend(self, tables: RequestTables, extension: Extension) -> bool:
@@ -132,24 +131,24 @@ class BlockRestorer:
                     continue
                 (block,) = tables.append_free(table, 1)
                 is_full = (index + 1) * self._needs.block_size <= num_tokens
-                if isinstance(self._bring_back(table, index, block, is_full), LoadBlock):
+                if isinstance(self._bring_back(table, index, block, is_full), Load):
                     loaded.add(index)
         return len(loaded) * self._needs.block_size
 
     def _bring_back(
         self, table: BlockTable, index: int, block: Block, is_full: bool
-    ) -> SwapIn | LoadBlock:
+    ) -> SwapIn | Load:
         """Fills a table's block `index` from the swap file, or from what the prefix store has read."""
-        request_id, place = table.request.request_id, (table.group, index)
-        op: SwapIn | LoadBlock | None = self._offloaded.swapped.swap_in(
-            request_id, place, block.block_id
+        request_id, block_id = table.request.request_id, block.block_id
+        op: SwapIn | Load | None = self._offload.swapped.swap_in(
+            request_id, (table.group, index), block_id
         )
         if isinstance(op, SwapIn):
-            self._pool.log.add("I", block.block_id, op.swap_slot)
+            self._pool.log.add(("I", block_id, op.swap_slots[0], None))
         else:
-            op = self._offloaded.stored.load(request_id, place, block.block_id, table.key(index))
-            assert op is not None
-            self._pool.log.add("L", block.block_id, request_id, None, table.group)
+            block_hash = table.key(index).block_hash
+            op = self._offload.reads.load(request_id, Slot.block(block_id), block_hash)
+            self._pool.log.add(("L", block_id, request_id, None), table.group)
         self._block_ops.add(op)
         if self._seals_restored and is_full:
             self._pool.seal(block, table.key(index), request_id)

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block_ops import BlockOps
+from pellucid.scheduling.block_ops import BlockOps, Save, Slot
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_restorer import BlockRestorer
 from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_finder import PrefixFinder
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.recurrent_states import SNAPSHOT_TOKENS, RecurrentStates
@@ -31,7 +31,7 @@ class KVCacheManager:
         block_pool: owns the blocks of all groups.
         block_size: tokens per block.
         enable_prefix_caching: publish full blocks, and find them for other requests.
-        offloaded_blocks: the swap file and the prefix store; left out, there are none.
+        offload: the swap file and the prefix store; left out, there are none.
         windows: window of each group of layers (`kv_groups`) in tokens. Groups that see all tokens have None
             and come first.
         max_chunk: most tokens of a request in a step. Blocks of a group with a window are allocated for one
@@ -41,7 +41,7 @@ class KVCacheManager:
 
     Attributes:
         block_ops: what has to be done with block contents before the next forward.
-        states: the recurrent states of each request; None: the model has none.
+        states: the recurrent states of each request.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class KVCacheManager:
         block_pool: BlockPool,
         block_size: int,
         enable_prefix_caching: bool = True,
-        offloaded_blocks: OffloadedBlocks | None = None,
+        offload: Offload | None = None,
         windows: Sequence[int | None] = (None,),
         max_chunk: int = 1,
         state_pool: StatePool | None = None,
@@ -58,27 +58,26 @@ class KVCacheManager:
         self.block_pool = block_pool
         self.block_size = block_size
         can_reuse = state_pool is None or state_pool.num_snapshots > 0
+        state_pool = state_pool or StatePool(0)
         self.enable_prefix_caching = enable_prefix_caching and can_reuse
-        self.offloaded = OffloadedBlocks() if offloaded_blocks is None else offloaded_blocks
+        self.offload = offload or Offload()
         self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
         self.has_windows = any(window is not None for window in windows)
         self.block_ops = BlockOps()
-        self.states: RecurrentStates | None = None
-        if state_pool is not None:
-            self.states = RecurrentStates(
-                state_pool,
-                self.offloaded,
-                self.block_ops,
-                block_size,
-                self.enable_prefix_caching,
-                snapshot_tokens,
-            )
+        self.states = RecurrentStates(
+            state_pool,
+            self.offload,
+            self.block_ops,
+            block_size,
+            self.enable_prefix_caching,
+            snapshot_tokens,
+        )
         self._finder = PrefixFinder(
-            block_pool, self.offloaded, self.states, self.needs, self.enable_prefix_caching
+            block_pool, self.offload, self.states, self.needs, self.enable_prefix_caching
         )
         self._restorer = BlockRestorer(
             block_pool,
-            self.offloaded,
+            self.offload,
             self.states,
             self._finder,
             self.needs,
@@ -95,7 +94,7 @@ class KVCacheManager:
 
     def state_slot(self, request: Request) -> int:
         """The slot of the recurrent states of a request with blocks; 0 if the model has no states."""
-        return 0 if self.states is None else self.states.slot(request)
+        return self.states.slot(request)
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
@@ -125,7 +124,7 @@ class KVCacheManager:
         requests give back their slot together with their blocks."""
         num_needed = self._tables_of(request).num_needed(num_tokens)
         num_lacking = max(0, num_needed - self.block_pool.num_free_blocks)
-        return num_lacking or int(self._lacks_slot(request))
+        return num_lacking or int(self.states.lacks_slot(request))
 
     def num_lacking_to_admit(self, request: Request) -> int:
         """How many free blocks are missing for `admit`; at least 1 if no slot for recurrent states is free.
@@ -148,19 +147,19 @@ class KVCacheManager:
             num_needed += max(0, min(num_blocks - found.num_blocks, most - num_kept))
             num_needed += tables.shares_next(table)
             num_free -= sum(not block.ref_count for block in blocks)
-        return max(0, num_needed - num_free) or int(self._lacks_slot(request))
+        return max(0, num_needed - num_free) or int(self.states.lacks_slot(request))
 
     def num_forkable(self, request: Request, num_tokens: int) -> int:
         """Positions up to `num_tokens` that a fork of a request can share: all of them, or none if blocks that
         the next token sees were freed."""
-        if self.states is not None and num_tokens < request.num_computed_tokens:
+        if self.states.exist and num_tokens < request.num_computed_tokens:
             return 0  # the states are of more tokens
         num_tokens = min(num_tokens, request.num_computed_tokens)
         return num_tokens if self._tables_of(request).goes_on_at(num_tokens) else 0
 
     def can_rewind(self, request: Request) -> bool:
         """Whether a request can be rewound after wrong drafts without computing all of its text again."""
-        return self.states is None or self.states.can_rewind(request)
+        return self.states.can_rewind(request)
 
     def fits_alone(self, num_tokens: int) -> bool:
         """Whether a request of this many tokens fits into the whole pool."""
@@ -216,10 +215,9 @@ class KVCacheManager:
         for table, blocks in zip(tables.by_group, found.blocks, strict=True):
             tables.append_sealed(table, found.num_blocks, blocks)
         self._finder.forget(request)
-        if self.states is not None:
-            self.states.set_diverges_at(request, found.num_sealed_blocks * self.block_size)
-            if any(found.blocks):
-                self.states.use_snapshot(tables.first, num_tokens)
+        self.states.set_diverges_at(request, found.num_sealed_blocks * self.block_size)
+        if any(found.blocks):
+            self.states.use_snapshot(tables.first, num_tokens)
         return num_tokens
 
     def admit(self, request: Request) -> PrefixMatch:
@@ -231,16 +229,14 @@ class KVCacheManager:
             The positions that are computed once the listed operations have run.
         """
         tables = self._tables_of(request)
-        if self.states is not None:
-            self.states.ensure_slot(request)
+        self.states.ensure_slot(request)
         miss = self._finder.explain_miss(tables, request.num_computed_tokens)
         num_tokens, num_loaded_tokens = self._restorer.restore(tables)
         if num_tokens > request.num_computed_tokens:
             miss = self._finder.explain_miss(tables, num_tokens)
         allocated = self._allocate(tables, num_tokens, request.num_tokens)
         assert allocated
-        if self.states is not None:
-            self.states.copy_snapshot(request)
+        self.states.copy_snapshot(request)
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
     # ---- allocation and publication
@@ -257,8 +253,7 @@ class KVCacheManager:
     def checkpoint(self, request: Request) -> None:
         """Copies a request's recurrent states, if the model has any, for the next `rewind`. Call it before a step
         with drafts, if `can_rewind`."""
-        if self.states is not None:
-            self.states.checkpoint(request)
+        self.states.checkpoint(request)
 
     def seal(self, request: Request, num_computed_before: int) -> None:
         """Publishes newly filled blocks to the prefix index, and offers them to the prefix store.
@@ -277,9 +272,10 @@ class KVCacheManager:
             for index in range(first, last):
                 block, key = table.blocks[index], table.key(index)
                 if self.block_pool.seal(block, key, request.request_id):
-                    if (op := self.offloaded.stored.save(block.block_id, key)) is not None:
-                        self.block_ops.add(op)
-        if self.states is not None and request.num_computed_tokens % self.block_size == 0:
+                    if self.offload.reads.has_prefix_store:
+                        slot = Slot.block(block.block_id)
+                        self.block_ops.add(Save(slot, key.block_hash, key.token_ids))
+        if request.num_computed_tokens % self.block_size == 0:
             self.states.take_snapshot(tables.first)
 
     def free_out_of_window(self, request: Request) -> None:
@@ -303,7 +299,7 @@ class KVCacheManager:
         if num_tokens is None:
             num_tokens = parent.num_computed_tokens
         self._replace(child, self._tables_of(parent).fork(child, num_tokens))
-        if self.states is not None and not self.states.fork(parent, child):
+        if not self.states.fork(parent, child):
             self.release(child)
             return 0
         return num_tokens
@@ -325,11 +321,10 @@ class KVCacheManager:
             self._tables_of(fork.request).cut(0)
             self._replace(fork.request, fork)
         for request in requests:  # offloaded blocks of its old text: nothing may restore them
-            self.offloaded.drop(request.request_id)
-        if self.states is not None:
-            for index in self.states.reassign(requests, parents):
-                self.release(requests[index])
-                num_computed[index] = 0
+            self.offload.drop(request.request_id)
+        for index in self.states.reassign(requests, parents):
+            self.release(requests[index])
+            num_computed[index] = 0
         return num_computed
 
     # ---- release
@@ -348,10 +343,9 @@ class KVCacheManager:
             The positions that are still computed: `num_tokens` if the model has no recurrent states.
         """
         tables = self._tables_of(request)
-        if self.states is not None:
-            num_tokens = self.states.rewind(request, num_tokens)
+        num_tokens = self.states.rewind(request, num_tokens)
         tables.cut(num_tokens)
-        if self.states is not None and not tables.first.blocks:
+        if not tables.first.blocks:
             self.states.release_slot(request)
         return num_tokens
 
@@ -367,11 +361,10 @@ class KVCacheManager:
         """
         tables = self._tables_of(request)
         num_freed = 0
-        if self.states is not None:
-            self.states.swap_out(request)
+        self.states.swap_out(request)
         while tables.first.blocks and (
             num_freed < num_blocks
-            or self.states is not None
+            or self.states.exist
             or not tables.goes_on_at(tables.num_positions)
         ):
             index = len(tables.first) - 1
@@ -381,28 +374,26 @@ class KVCacheManager:
                     if block.ref_count == 0:
                         num_freed += 1
                         self._restorer.swap_out(table, index, block)
-        if self.states is not None:
+        if not tables.first.blocks:
             self.states.release_slot(request)
         return num_freed
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
         self.rewind(request, 0)
-        self.offloaded.drop(request.request_id)
+        self.offload.drop(request.request_id)
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
         self.release(request)
         tables = self._tables.pop(request.request_id)
         self._finder.forget(request)
-        if self.states is not None:
-            self.states.forget(tables.first)
+        self.states.forget(tables.first)
 
     def reset_prefix_cache(self) -> None:
         """Clears the prefix index and drops all snapshots, because the contents of blocks are undefined."""
         self.block_pool.unseal_all()
-        if self.states is not None:
-            self.states.pool.drop_snapshots()
+        self.states.pool.drop_snapshots()
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
@@ -417,11 +408,10 @@ class KVCacheManager:
             assert num_computed <= len(table) * self.block_size
             if num_computed:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
-        if self.states is not None:
-            self.states.check_integrity(
-                [name for name, tables in self._tables.items() if tables.first.blocks]
-            )
-        self.offloaded.check_integrity(self._tables.keys())
+        self.states.check_integrity(
+            [name for name, tables in self._tables.items() if tables.first.blocks]
+        )
+        self.offload.check_integrity(self._tables.keys())
 
     # ----
 
@@ -437,18 +427,13 @@ class KVCacheManager:
         self._tables[request.request_id] = tables
         self._finder.forget(request)
 
-    def _lacks_slot(self, request: Request) -> bool:
-        """Whether a request needs a slot for recurrent states, and none is free."""
-        return self.states is not None and self.states.lacks_slot(request)
-
     def _allocate(self, tables: RequestTables, num_computed: int, num_tokens: int) -> bool:
         """`allocate` for a request of which `num_computed` positions are computed."""
         num_needed = tables.begin_write(num_computed, num_tokens)
         if num_needed == 0:
             return True
-        if num_needed > self.block_pool.num_free_blocks or self._lacks_slot(tables.request):
+        if num_needed > self.block_pool.num_free_blocks or self.states.lacks_slot(tables.request):
             return False
-        if self.states is not None:
-            self.states.ensure_slot(tables.request)
+        self.states.ensure_slot(tables.request)
         tables.allocate(num_computed, num_tokens)
         return True

@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, SnapshotKey
+from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, SlotKind, SnapshotKey
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable, Place
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_index import MissReason, PrefixMiss
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
@@ -52,12 +52,12 @@ class BlocksToRead(NamedTuple):
     """What the prefix store may have of a request's prefix.
 
     Attributes:
-        keys: by place, of blocks that are neither sealed nor in the swap file.
+        keys: of blocks that are neither sealed nor in the swap file.
         prefixes: those that may be there, the shortest first.
         num_blocks: the most blocks that one of them needs.
     """
 
-    keys: dict[Place, KeyToRead]
+    keys: list[KeyToRead]
     prefixes: list[PrefixToRead]
     num_blocks: int
 
@@ -70,8 +70,8 @@ class PrefixFinder:
 
     Args:
         block_pool: has the prefix index.
-        offloaded: the blocks and the states in the swap file and in the prefix store.
-        states: has the snapshots of recurrent states; None: the model has none.
+        offload: what is in the swap file, and what was read from the prefix store.
+        states: has the snapshots of recurrent states.
         needs: says which blocks a token sees.
         is_enabled: whether a request may find sealed blocks.
     """
@@ -79,14 +79,14 @@ class PrefixFinder:
     def __init__(
         self,
         block_pool: BlockPool,
-        offloaded: OffloadedBlocks,
-        states: RecurrentStates | None,
+        offload: Offload,
+        states: RecurrentStates,
         needs: BlockNeeds,
         is_enabled: bool,
     ) -> None:
         self._pool = block_pool
         self._index = block_pool.index
-        self._offloaded = offloaded
+        self._offload = offload
         self._states = states
         self._needs = needs
         self._is_enabled = is_enabled
@@ -106,9 +106,7 @@ class PrefixFinder:
         groups, first = tables.by_group, len(tables.first)
         if tables.ends_within_a_block:
             return FoundPrefix(first, first, ((),) * len(groups))
-        version = self._pool.version, first
-        if self._states is not None:
-            version = self._pool.version + self._states.pool.version, first
+        version = self._pool.version + self._states.pool.version, first
         request_id = tables.request.request_id
         found_at, found = self._found.get(request_id, (None, None))
         if found is not None and found_at == version:
@@ -142,9 +140,9 @@ class PrefixFinder:
         """The sealed and offloaded blocks that can follow those of a request: up to where its recurrent states
         were swapped out, if all blocks are there; otherwise up to the last full block (with a snapshot). None:
         there are none."""
-        swapped = self._offloaded.swapped.states(tables.request.request_id)
-        if swapped is not None and swapped.num_tokens < tables.request.num_tokens:
-            extension = self._extension(tables, swapped.num_tokens, has_states=True)
+        num_tokens = self._offload.swapped.num_state_tokens(tables.request.request_id)
+        if num_tokens is not None and num_tokens < tables.request.num_tokens:
+            extension = self._extension(tables, num_tokens, has_states=True)
             if extension is not None:
                 return extension
         block_size = self._needs.block_size
@@ -170,7 +168,7 @@ class PrefixFinder:
             length = index + 1
             for table, indices in zip(tables.by_group, waiting, strict=True):
                 key, place = table.key(index), (table.group, index)
-                if key not in self._index and not self._offloaded.swapped.has_block(
+                if key not in self._index and not self._offload.swapped.has_block(
                     tables.request.request_id, place
                 ):
                     keys[place] = KeyToRead(key, longest)
@@ -181,16 +179,16 @@ class PrefixFinder:
                     keys[gone] = keys[gone]._replace(needed_until=index)
             num_blocks = max(num_blocks, sum(map(len, waiting)))
             snapshot = None
-            if self._states is not None:
+            if self._states.exist:
                 last = tables.first.key(index)
                 snapshot = SnapshotKey(last.block_hash, last.token_ids)
             prefixes.append(PrefixToRead(length, len(keys), snapshot))
-        return BlocksToRead(keys, prefixes, num_blocks)
+        return BlocksToRead(list(keys.values()), prefixes, num_blocks)
 
     @property
     def least_to_read(self) -> int:
         """Blocks of memory that a read takes at least: a block of each group, and a snapshot."""
-        return len(self._needs.windows) + self._offloaded.blocks_per_state
+        return len(self._needs.windows) + self._offload.blocks_per_state
 
     def explain_miss(self, tables: RequestTables, num_tokens: int) -> PrefixMiss | None:
         """Why only `num_tokens` of a request were found; None if these are all that could be found."""
@@ -210,7 +208,7 @@ class PrefixFinder:
             for each in range(self._needs.first_block(seen_from, table.window), index + 1)
         ]
         missing = next((key for key in keys if key not in self._index), None)
-        if missing is None and self._states is not None:
+        if missing is None and self._states.exist:
             diverges_at = self._states.diverges_at(request)
             return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=diverges_at)
         return self._index.explain_miss(missing or keys[-1], num_tokens)
@@ -232,16 +230,16 @@ class PrefixFinder:
             place = table.group, index
             if index >= num_matchable:
                 sealed[table.group].append(None)
-                return self._offloaded.swapped.has_block(request_id, place)
+                return self._offload.swapped.has_block(request_id, place)
             key = table.key(index)
             block = self._index.find(key)
             sealed[table.group].append(block)
-            if block is not None or self._offloaded.swapped.has_block(request_id, place):
+            if block is not None or self._offload.swapped.has_block(request_id, place):
                 return True
-            return self._offloaded.stored.is_loaded(request_id, place, key)
+            return self._offload.reads.has_loaded(request_id, SlotKind.BLOCK, key.block_hash)
 
         def has_snapshot(block_hash: bytes) -> bool:
-            is_loaded = self._offloaded.stored.loaded_snapshot(request_id) == block_hash
+            is_loaded = self._offload.reads.has_loaded(request_id, SlotKind.STATES, block_hash)
             return is_loaded or self._has_snapshot(block_hash)
 
         end, num_there = self._deepest(groups, max_tokens, is_there, has_snapshot)
@@ -289,7 +287,7 @@ class PrefixFinder:
             if all(runs[table.group] >= end - firsts[table.group] for table in groups):
                 num_there = end
                 is_full = position == end * block_size
-                if self._states is None or (
+                if not self._states.exist or (
                     is_full and has_snapshot(groups[0].key(index).block_hash)
                 ):
                     deepest = end
@@ -316,7 +314,7 @@ class PrefixFinder:
         ]
 
     def _has_snapshot(self, block_hash: bytes) -> bool:
-        return self._states is not None and block_hash in self._states.pool
+        return block_hash in self._states.pool
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._needs.block_size)

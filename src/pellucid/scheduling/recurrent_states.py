@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pellucid.scheduling.block_ops import BlockOps, CopyState, SwapInState
+from pellucid.scheduling.block_ops import BlockOps, Copy, Save, Slot
 from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offloaded_blocks import OffloadedBlocks
+from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.state_pool import StatePool
 
@@ -53,48 +53,56 @@ class RecurrentStates:
 
     A request has only the states after its last computed token; states of an earlier token are gone. So it has a
     slot as long as it has blocks. Snapshots of the states are taken at the ends of full blocks, under the hash of
-    the block, for requests with the same beginning.
+    the block, for requests with the same beginning. For a model without states there is nothing to do.
 
     Args:
-        pool: owns the slots.
-        offloaded: states in the swap file, and snapshots in the prefix store.
+        pool: owns the slots; it has none if the model has no states.
+        offload: states in the swap file, and snapshots that were read from the prefix store.
         block_ops: gets the operations.
         block_size: tokens per block.
         takes_snapshots: whether snapshots are taken, for other requests.
         snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
+
+    Attributes:
+        exist: whether the model has recurrent states.
     """
 
     def __init__(
         self,
         pool: StatePool,
-        offloaded: OffloadedBlocks,
+        offload: Offload,
         block_ops: BlockOps,
         block_size: int,
         takes_snapshots: bool,
         snapshot_tokens: int,
     ) -> None:
+        self.exist = pool.num_slots > 0
         self.pool = pool
-        self._offloaded = offloaded
+        self._offload = offload
         self._block_ops = block_ops
         self._block_size = block_size
-        self._takes_snapshots = takes_snapshots
+        self._takes_snapshots = takes_snapshots and self.exist
         self._snapshot_blocks = max(1, snapshot_tokens // block_size)
         self._states: dict[str, RequestStates] = {}  # by request_id
 
     # ---- slots
 
     def slot(self, request: Request) -> int:
-        """The slot of a request with blocks."""
+        """The slot of a request with blocks; 0 if the model has no states."""
+        if not self.exist:
+            return 0
         slot = self._states[request.request_id].slot
         assert slot is not None
         return slot
 
     def lacks_slot(self, request: Request) -> bool:
         """Whether a request needs a slot, and none is free."""
-        return not self.pool.num_free_slots and self._of(request).slot is None
+        return self.exist and not self.pool.num_free_slots and self._of(request).slot is None
 
     def ensure_slot(self, request: Request) -> None:
         """Gives a request a slot if it has none; one must be free."""
+        if not self.exist:
+            return
         states = self._of(request)
         if states.slot is None:
             states.slot = self.pool.allocate()
@@ -124,7 +132,7 @@ class RecurrentStates:
         """Gives a child without states a copy of the parent's. Returns False if no slot is free."""
         states = self._states[child.request_id] = RequestStates()
         source = self._of(parent).slot
-        return source is None or self._copy(source, states)
+        return source is None or self._copy_to(source, states)
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
         """Gives each request i a copy of the states of requests[parents[i]], all at once.
@@ -149,31 +157,31 @@ class RecurrentStates:
         lacking = []
         for index, states in forks.items():
             source = sources[index]
-            if source is not None and states.slot is None and not self._copy(source, states):
+            if source is not None and states.slot is None and not self._copy_to(source, states):
                 lacking.append(index)
         return lacking
 
-    def _copy(self, source_slot: int, states: RequestStates) -> bool:
+    def _copy_to(self, source_slot: int, states: RequestStates) -> bool:
         if not self.pool.num_free_slots:
             return False
         states.slot = self.pool.allocate()
-        self._block_ops.add(CopyState(source_slot, states.slot))
+        self._block_ops.add(_copy(source_slot, states.slot))
         return True
 
     # ---- going back
 
     def can_rewind(self, request: Request) -> bool:
         """Whether a request can be rewound after wrong drafts without computing all of its text again."""
-        return self.pool.num_free_spares > 0 or not request.num_computed_tokens
+        return not self.exist or self.pool.num_free_spares > 0 or not request.num_computed_tokens
 
     def checkpoint(self, request: Request) -> None:
         """Copies a request's states for the next `rewind`. Call it before a step with drafts, if `can_rewind`."""
-        if not request.num_computed_tokens:
+        if not (self.exist and request.num_computed_tokens):
             return
         states = self._of(request)
         assert states.slot is not None and states.checkpoint is None
         states.checkpoint = Checkpoint(self.pool.allocate_spare(), request.num_computed_tokens)
-        self._block_ops.add(CopyState(states.slot, states.checkpoint.slot))
+        self._block_ops.add(_copy(states.slot, states.checkpoint.slot))
 
     def rewind(self, request: Request, num_tokens: int) -> int:
         """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `checkpoint`
@@ -185,6 +193,8 @@ class RecurrentStates:
         Returns:
             After how many tokens the states are.
         """
+        if not self.exist:
+            return num_tokens
         states = self._of(request)
         checkpoint, states.checkpoint = states.checkpoint, None
         if num_tokens < request.num_computed_tokens:
@@ -217,8 +227,10 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
-        states, block_hash = self._of(table.request), self._block_hash(table, num_tokens)
-        states.snapshot_slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
+        if self.exist:
+            block_hash = self._block_hash(table, num_tokens)
+            slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
+            self._of(table.request).snapshot_slot = slot
 
     def restore(self, table: BlockTable, num_tokens: int) -> None:
         """Gives a request the states after `num_tokens`, from the swap file, a snapshot or the prefix store; a
@@ -227,35 +239,37 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
+        if not self.exist:
+            return
         request_id = table.request.request_id
         states, slot = self._of(table.request), self.slot(table.request)
         states.snapshot_slot = None
-        swapped = self._offloaded.swapped.states(request_id)
-        if swapped is not None and swapped.num_tokens == num_tokens:
-            self._block_ops.add(SwapInState(swapped.swap_slots, slot))
+        swapped = self._offload.swapped
+        if swapped.num_state_tokens(request_id) == num_tokens:
+            self._block_ops.add(swapped.swap_in_states(request_id, slot))
             return
         block_hash = self._block_hash(table, num_tokens)
         if block_hash in self.pool:
             states.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
             return
-        self._block_ops.add(self._offloaded.stored.load_states(request_id, slot))
+        self._block_ops.add(self._offload.reads.load(request_id, Slot.states(slot), block_hash))
         snapshot_slot = self.pool.add_snapshot(block_hash, request_id, num_tokens)
         assert snapshot_slot is not None
-        self._block_ops.add(CopyState(slot, snapshot_slot))
+        self._block_ops.add(_copy(slot, snapshot_slot))
 
     def copy_snapshot(self, request: Request) -> None:
         """Copies the snapshot that was chosen for a request, if any, into its slot."""
         states = self._of(request)
         if states.snapshot_slot is not None:
-            self._block_ops.add(CopyState(states.snapshot_slot, self.slot(request)))
+            self._block_ops.add(_copy(states.snapshot_slot, self.slot(request)))
             states.snapshot_slot = None
 
     def swap_out(self, request: Request) -> None:
         """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
         states = self._of(request)
         if states.slot is not None and request.num_computed_tokens:
-            op = self._offloaded.swapped.swap_out_states(
-                request.request_id, states.slot, request.num_computed_tokens
+            op = self._offload.swapped.swap_out_states(
+                request.request_id, request.num_computed_tokens, states.slot
             )
             if op is not None:
                 self._block_ops.add(op)
@@ -302,7 +316,7 @@ class RecurrentStates:
         )
         if snapshot_slot is None:
             return
-        self._block_ops.add(CopyState(states.slot, snapshot_slot))
+        self._block_ops.add(_copy(states.slot, snapshot_slot))
         if in_output:
             states.latest_snapshot = num_tokens
         else:
@@ -312,10 +326,8 @@ class RecurrentStates:
         """Offers a request's snapshot of the states after `num_tokens` to the prefix store."""
         key = table.key(num_tokens // self._block_size - 1)
         slot = self.pool.find(key.block_hash)
-        if slot is not None:
-            op = self._offloaded.stored.save_states(slot, key.block_hash, key.token_ids)
-            if op is not None:
-                self._block_ops.add(op)
+        if slot is not None and self._offload.reads.has_prefix_store:
+            self._block_ops.add(Save(Slot.states(slot), key.block_hash, key.token_ids))
 
     def _block_hash(self, table: BlockTable, num_tokens: int) -> bytes:
         """The key of a snapshot: the hash of the block that ends after a request's first `num_tokens`."""
@@ -346,6 +358,8 @@ class RecurrentStates:
             holders: the ids of the requests with blocks.
         """
         self.pool.check_integrity()
+        if not self.exist:
+            return
         for states in self._states.values():
             assert states.snapshot_slot is None and states.checkpoint is None
         assert self.pool.num_free_spares == self.pool.num_spares
@@ -354,3 +368,7 @@ class RecurrentStates:
         }
         assert slots.keys() == set(holders) and len(set(slots.values())) == len(slots)
         assert len(slots) + self.pool.num_free_slots == self.pool.num_slots
+
+
+def _copy(source: int, target: int) -> Copy:
+    return Copy(Slot.states(source), Slot.states(target))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOps, CopyBlock
+from pellucid.scheduling.block_ops import BlockOps, Copy, Slot
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.request import Request
@@ -126,17 +126,17 @@ class RequestTables:
         """Appends free blocks to a table, and returns them."""
         allocated = self._pool.allocate(num_blocks)
         for index, block in enumerate(allocated, len(table)):
-            self._pool.log.add("A", block.block_id, self.request.request_id, index, table.group)
+            row = ("A", block.block_id, self.request.request_id, index)
+            self._pool.log.add(row, table.group)
         table.append(allocated)
         return allocated
 
     def _copy_on_write(self, table: BlockTable, index: int) -> None:
         (copy,) = self._pool.allocate(1)
         source = table.blocks[index]
-        self._block_ops.add(CopyBlock(source.block_id, copy.block_id))
-        self._pool.log.add(
-            "C", copy.block_id, source.block_id, self.request.request_id, table.group
-        )
+        self._block_ops.add(Copy(Slot.block(source.block_id), Slot.block(copy.block_id)))
+        row = ("C", copy.block_id, source.block_id, self.request.request_id)
+        self._pool.log.add(row, table.group)
         self._pool.release([source])
         table.replace(index, copy)
 
@@ -163,9 +163,8 @@ class RequestTables:
         table.append(blocks)
 
     def log_share(self, table: BlockTable, block: Block) -> None:
-        self._pool.log.add(
-            "S", block.block_id, self.request.request_id, block.ref_count, table.group
-        )
+        row = ("S", block.block_id, self.request.request_id, block.ref_count)
+        self._pool.log.add(row, table.group)
 
     # ---- giving back
 
@@ -196,4 +195,4 @@ class RequestTables:
         for table in self.by_group:
             for index in range(num_computed_before // block_size, -(-num_computed // block_size)):
                 end = min(num_computed, (index + 1) * block_size)
-                self._pool.log.add("F", table.block_ids[index], end - index * block_size)
+                self._pool.log.add(("F", table.block_ids[index], end - index * block_size, None))

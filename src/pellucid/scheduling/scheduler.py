@@ -259,16 +259,16 @@ class Scheduler:
         """Returns a request that waited for blocks from the prefix store to the queue.
 
         Args:
-            read_id: of the `ReadBlocks`.
+            read_id: of the `Read`.
             payloads: the contents of the blocks, up to the first one that the store does not have.
         """
-        request_id = self.kv_cache_manager.offloaded.stored.finish_reading(read_id, payloads)
+        request_id = self.kv_cache_manager.offload.reads.finish_reading(read_id, payloads)
         if request_id is not None:
             self._queues.finish_reading(request_id)
 
     def cancel_reading(self) -> None:
         """Returns all requests that wait for blocks from the prefix store to the queue, without these blocks."""
-        for read_id in self.kv_cache_manager.offloaded.stored.reading_ids():
+        for read_id in self.kv_cache_manager.offload.reads.reading_ids():
             self.finish_reading(read_id, ())
 
     def draft(self, draft_token_ids: Mapping[str, Sequence[int]]) -> None:
@@ -397,7 +397,7 @@ class Scheduler:
         if manager.start_reading(request):
             if events.active:
                 events.blocked(request, "reading_prefix", 0, ())
-            if not manager.offloaded.stored.has_asked(request.request_id):
+            if not manager.offload.reads.has_asked(request.request_id):
                 self._waits_to_read = request
                 return False
             self._queues.read(request)
@@ -453,9 +453,9 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
-        if (states := self.kv_cache_manager.states) is not None:
-            to_snapshot = states.num_tokens_to_snapshot(request, start)
-            room = room if to_snapshot is None else min(room, to_snapshot)
+        to_snapshot = self.kv_cache_manager.states.num_tokens_to_snapshot(request, start)
+        if to_snapshot is not None:
+            room = min(room, to_snapshot)
         if num_drafts:
             self.kv_cache_manager.checkpoint(request)
         samplers: tuple[Request, ...] = (request,)
@@ -510,7 +510,7 @@ class Scheduler:
         victim.num_computed_tokens -= num_lost
         self._queues.note_blocks(victim)
         if self._events.active:
-            swapped = manager.offloaded.swapped.num_blocks(victim.request_id) > 0
+            swapped = manager.offload.swapped.num_blocks(victim.request_id) > 0
             self._events.tail_released(victim, num_lost, num_freed, swapped, request)
 
     def _part_siblings(self, scheduled: ScheduledRequest) -> None:

@@ -195,8 +195,7 @@ class SchedulingEvents:
     def _record(self, active: bool) -> None:
         """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
         self._manager.block_pool.log.active = active
-        if self._manager.states is not None:
-            self._manager.states.pool.log.active = active
+        self._manager.states.pool.log.active = active
 
     def blocks(self) -> None:
         """What happened to blocks, and to snapshots of recurrent states, since the last call."""
@@ -211,9 +210,10 @@ class SchedulingEvents:
                     **self._block_counts(),
                 )
             )
-        states = self._manager.states
-        if states is not None and (ops := states.pool.log.take()):
-            used, slots = states.pool.num_used_snapshots, states.pool.num_snapshots
+        snapshots = self._manager.states.pool
+        ops, _ = snapshots.log.take()
+        if ops:
+            used, slots = snapshots.num_used_snapshots, snapshots.num_snapshots
             self._sink.emit(StateOps(ops=ops, used=used, slots=slots))
 
     def queued(

@@ -3,34 +3,11 @@
 from collections import OrderedDict
 
 from pellucid.observing.events import StateOpRow
+from pellucid.scheduling.op_log import OpLog
 
 # Snapshots of unfinished outputs take at most 1 / OUTPUT_SHARE of the slots for snapshots: each decoding request
 # takes one after another, and together they would evict the snapshots of all prompts.
 OUTPUT_SHARE = 2
-
-
-class StateLog:
-    """Records what happens to snapshots, as rows of the event `states`, in order.
-
-    Attributes:
-        active: whether there is a subscriber; without one, nothing is recorded.
-    """
-
-    def __init__(self) -> None:
-        self.active = False
-        self._rows: list[StateOpRow] = []
-
-    def add(
-        self, op: str, slot: int, request_id: str | None = None, num_tokens: int | None = None
-    ) -> None:
-        if self.active:
-            self._rows.append((op, slot, request_id, num_tokens))
-
-    def take(self) -> tuple[StateOpRow, ...]:
-        """The rows since the last call."""
-        rows = tuple(self._rows)
-        self._rows.clear()
-        return rows
 
 
 class StatePool:
@@ -52,7 +29,7 @@ class StatePool:
         self.num_slots = num_slots
         self.num_snapshots = num_snapshots
         self.num_spares = num_spares
-        self.log = StateLog()
+        self.log = OpLog[StateOpRow]()
         self.version = 0
         self._first_snapshot = num_slots + num_spares
         self._free = list(range(self._first_snapshot))[::-1]
@@ -113,7 +90,7 @@ class StatePool:
         """
         self._snapshots.move_to_end(block_hash)
         slot = self._snapshots[block_hash]
-        self.log.add("U", slot, request_id, num_tokens)
+        self.log.add(("U", slot, request_id, num_tokens))
         return slot
 
     def add_snapshot(
@@ -143,7 +120,7 @@ class StatePool:
             self._of_outputs.add(block_hash)
         self.version += 1
         slot = self._snapshots[block_hash] = self._free_snapshots.pop()
-        self.log.add("T", slot, request_id, num_tokens)
+        self.log.add(("T", slot, request_id, num_tokens))
         return slot
 
     def make_lasting(self, block_hash: bytes) -> None:
@@ -161,7 +138,7 @@ class StatePool:
         if (slot := self._snapshots.pop(block_hash, None)) is not None:
             self.version += 1
             self._free_snapshots.append(slot)
-            self.log.add("E", slot)
+            self.log.add(("E", slot, None, None))
 
     def drop_snapshots(self) -> None:
         """Forgets all snapshots, because their contents are undefined."""

@@ -1,0 +1,31 @@
+"""The log of a pool: what happens to its blocks or its snapshots, as rows of an event."""
+
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+
+class OpLog(Generic[Row]):
+    """Rows in order.
+
+    Attributes:
+        active: whether there is a subscriber; without one, nothing is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self._rows: list[Row] = []
+        self._groups: list[int] = []
+
+    def add(self, row: Row, group: int = 0) -> None:
+        """Args: group: of the block table that changes."""
+        if self.active:
+            self._rows.append(row)
+            self._groups.append(group)
+
+    def take(self) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+        """The rows since the last call, and the group of each."""
+        rows, groups = tuple(self._rows), tuple(self._groups)
+        self._rows.clear()
+        self._groups.clear()
+        return rows, groups
