@@ -10,7 +10,8 @@ from pellucid.async_engine import AsyncLLMEngine
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.protocols.answer_form import AnswerForm
-from pellucid.server.protocols.reasoning import known_variables, switch_budget
+from pellucid.server.protocols.conversation import ConversationBuilder
+from pellucid.server.protocols.reasoning import switch_budget
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES
 from support.http_server import RunningServer, running_server
@@ -146,9 +147,9 @@ def test_thinking_is_switched_off_by_the_template_or_by_a_budget(
         switch_budget(False, tokenizer) == 0
     )  # its answers may have reasoning, its template no switch
     warnings: list[str] = []
-    assert known_variables(
-        {"enable_thinking": False, "date_string": "1 Jan"}, tokenizer, warnings
-    ) == {"date_string": "1 Jan"}
+    builder = ConversationBuilder(tokenizer, warnings)
+    builder.set_variables({"enable_thinking": False, "date_string": "1 Jan"})
+    assert builder.variables == {"date_string": "1 Jan"}
     assert [line.partition(":")[0] for line in warnings] == ["chat_template_kwargs.enable_thinking"]
 
 

@@ -53,6 +53,12 @@ class AnswerForm:
         is_continued = prompt.continue_final_message
         return cls(tokenizer, prompt.tools, is_continued, is_plain, rule, may_call, keeps_reasoning)
 
+    @classmethod
+    def of_text(cls, tokenizer: Tokenizer, rule: AnswerRule | None) -> "AnswerForm":
+        """Of a text without a chat template: the answer continues it, and all of it is text."""
+        rule = None if rule is None else replace(rule, begins_anew=False)
+        return cls(tokenizer, is_plain=True, rule=rule)
+
     @property
     def rule_field(self) -> str:
         """See `GenerationRequest`."""

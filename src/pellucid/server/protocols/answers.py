@@ -17,7 +17,6 @@ from pellucid.text.responses.deltas import (
     ToolCallStart,
 )
 from pellucid.text.responses.parser import ResponseParser
-from pellucid.text.tokenizer import Tokenizer
 
 
 class BlockKind(Enum):
@@ -172,21 +171,6 @@ class AnswerBlocks:
         self.blocks.append(self.open_block)
         events.append(BlockEvent(Change.OPENED, self.open_block))
         return self.open_block
-
-
-def shown_tools(
-    tools: list[dict[str, Any]], tokenizer: Tokenizer, warnings: list[str]
-) -> list[dict[str, Any]] | None:
-    """The tools of a call, if the model's chat template shows tools to the model.
-
-    Otherwise adds a warning, and does not refuse the call: agents send tools with every request.
-    """
-    if not tools:
-        return None
-    if not tokenizer.chat_template_mentions("tools"):
-        warnings.append("tools: has no effect: the model's template does not show tools")
-        return None
-    return tools
 
 
 def new_call_id() -> str:

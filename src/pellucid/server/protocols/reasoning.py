@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.errors import refused
@@ -12,61 +11,12 @@ from pellucid.text.tokenizer import Tokenizer
 EFFORT_BUDGETS = {"none": 0, "minimal": 512, "low": 2048}
 
 
-def effort_variables(
-    effort: str | None, field: str, tokenizer: Tokenizer, warnings: list[str]
-) -> dict[str, Any]:
-    """Variables of the chat template for an effort.
-
-    Args:
-        effort: the client's; None: it gave none.
-        field: its name.
-        warnings: gets a line if the effort changes nothing.
-    """
-    if effort is None:
-        return {}
-    if tokenizer.chat_template_mentions("reasoning_effort"):
-        return {"reasoning_effort": effort}
-    if effort == "none" and tokenizer.chat_template_mentions("enable_thinking"):
-        return {"enable_thinking": False}
-    if not tokenizer.response_format.knows_reasoning:
-        warnings.append(f"{field}: has no effect: the model's template does not read it")
-    return {}
-
-
 def effort_budget(effort: str | None, tokenizer: Tokenizer) -> int | None:
     """The budget that an effort means for a model whose template does not read efforts; None: no limit."""
     knows_reasoning = tokenizer.response_format.knows_reasoning
     if not knows_reasoning or tokenizer.chat_template_mentions("reasoning_effort"):
         return None
     return EFFORT_BUDGETS.get(effort or "")
-
-
-def switch_variables(
-    wanted: bool | None, field: str, tokenizer: Tokenizer, warnings: list[str]
-) -> dict[str, Any]:
-    """Variables of the chat template for a switch of reasoning; arguments as those of `effort_variables`."""
-    if wanted is None:
-        return {}
-    if tokenizer.chat_template_mentions("enable_thinking"):
-        return {"enable_thinking": wanted}
-    if not tokenizer.response_format.knows_reasoning:
-        warnings.append(f"{field}: has no effect: the model's template does not read it")
-    return {}
-
-
-def known_variables(
-    given: Mapping[str, Any], tokenizer: Tokenizer, warnings: list[str]
-) -> dict[str, Any]:
-    """Those of a client's variables that the chat template mentions; a line for each of the others."""
-    known = {}
-    for name, value in given.items():
-        if tokenizer.chat_template_mentions(name):
-            known[name] = value
-        else:
-            warnings.append(
-                f"chat_template_kwargs.{name[:64]}: has no effect: the model's template has no such variable"
-            )
-    return known
 
 
 def switch_budget(wanted: bool | None, tokenizer: Tokenizer) -> int | None:

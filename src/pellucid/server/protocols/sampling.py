@@ -6,23 +6,6 @@ from typing import Any
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.errors import refused
-from pellucid.server.generation import Generation
-
-
-def warn_of_room(generation: Generation, field: str | None, max_model_len: int) -> None:
-    """Adds a warning if the context is full before an answer has as many tokens as its client wants.
-
-    Args:
-        generation: that was queued.
-        field: the client's name for the number of output tokens; None: it gave none.
-        max_model_len: tokens of prompt and answer.
-    """
-    wanted = generation.request.params.max_tokens
-    room = max_model_len - max(len(prompt.token_ids) for prompt in generation.prompts)
-    if field is not None and isinstance(wanted, int) and wanted > room:
-        generation.call.warnings.append(
-            f"{field}={wanted}: at most {room} tokens fit into the context behind the prompt"
-        )
 
 
 def with_given(

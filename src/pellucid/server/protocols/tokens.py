@@ -9,8 +9,7 @@ from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
-from pellucid.server.protocols.messages import readable_messages
-from pellucid.server.protocols.reasoning import known_variables
+from pellucid.server.protocols.conversation import ConversationBuilder
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.serving import Serving
 from pellucid.text.tokenizer import Tokenizer
@@ -212,10 +211,11 @@ def conversation_of(
     body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
 ) -> ChatPrompt:
     """Raises ValueError, naming the message, the key, the value and what is allowed."""
-    return ChatPrompt(
-        readable_messages(body.messages or [], warnings),
-        body.tools or None,
-        chat_template_kwargs=known_variables(body.chat_template_kwargs or {}, tokenizer, warnings),
+    builder = ConversationBuilder(tokenizer, warnings)
+    builder.add_sent(body.messages or [])
+    builder.require_tools(body.tools)
+    builder.set_variables(body.chat_template_kwargs or {})
+    return builder.prompt(
+        is_continued=bool(body.continue_final_message),
         add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=bool(body.continue_final_message),
     )

@@ -1,10 +1,21 @@
 """The bodies of calls to /v1/messages and /v1/messages/count_tokens, and how each of their fields is treated."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.protocols.answer_rules import (
+    AnswerRule,
+    ToolChoice,
+    anthropic_tool_choice,
+    openai_format_rule,
+)
+from pellucid.server.protocols.reasoning import effort_budget, given_budget, switch_budget
+from pellucid.server.protocols.sampling import with_given
+from pellucid.text.tokenizer import Tokenizer
 
 
 class Diagnostics(msgspec.Struct):
@@ -47,6 +58,36 @@ class MessagesBody(ConversationFields, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     diagnostics: Diagnostics | None = None
+
+    @property
+    def limit_field(self) -> str:
+        return "max_tokens"
+
+    def format_rule(self) -> AnswerRule | None:
+        given = None if self.output_config is None else self.output_config.format
+        return openai_format_rule(given, "output_config.format")
+
+    def choice(self) -> ToolChoice:
+        return anthropic_tool_choice(self.tool_choice)
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        given = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop_sequences": self.stop_sequences,
+            "max_tokens": self.max_tokens,
+        }
+        return with_given(defaults, given, {"stop_sequences": "stop"})
+
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
+        given = None
+        if self.thinking is not None and self.wants_thinking:
+            tokens = {"thinking.budget_tokens": self.thinking.budget_tokens}
+            given = given_budget(tokens, tokenizer, warnings)
+        if given is None:
+            given = effort_budget(self.effort, tokenizer)
+        return given, switch_budget(self.wants_thinking, tokenizer)
 
 
 THINKING_FIELDS = FieldTable(

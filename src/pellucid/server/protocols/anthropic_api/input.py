@@ -8,10 +8,9 @@ from pellucid.inputs.parameter_checks import shown
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
-from pellucid.server.protocols.answers import shown_tools
 from pellucid.server.protocols.anthropic_api.fields import ConversationFields
+from pellucid.server.protocols.conversation import ConversationBuilder, function_call
 from pellucid.server.protocols.parts import part_text
-from pellucid.server.protocols.reasoning import effort_variables, switch_variables
 from pellucid.text.tokenizer import Tokenizer
 
 _log = logging.getLogger("pellucid.server")
@@ -33,26 +32,18 @@ def conversation_of(
         ApiError: a block is not served.
         ValueError: names the message, the key, the value and what is allowed.
     """
-    messages: list[Any] = []
+    builder = ConversationBuilder(tokenizer, warnings)
     for block in body.system if isinstance(body.system, list) else ():
         if isinstance(block, dict):
             warn_of_unknown_keys(block, _BLOCK_KEYS["text"] | {"type"}, "system", warnings)
     if body.system is not None and (system := system_text(body.system, keeps_billing, warnings)):
-        messages.append({"role": "system", "content": system})
+        builder.add("system", system)
     for index, message in enumerate(body.messages):
-        messages += _messages(message, f"messages[{index}]", warnings)
-    functions = _functions(body.tools or (), warnings)
-    offered = shown_tools(functions, tokenizer, warnings)
-    variables = effort_variables(body.effort, "output_config.effort", tokenizer, warnings)
-    variables |= switch_variables(body.wants_thinking, "thinking", tokenizer, warnings)
-    last = messages[-1] if messages else {}
-    continues = last.get("role") == "assistant" and bool(last.get("content"))
-    return ChatPrompt(
-        messages,
-        offered,
-        chat_template_kwargs=variables,
-        continue_final_message=continues and not last.get("tool_calls"),
-    )
+        _add_message(builder, message, f"messages[{index}]", warnings)
+    builder.offer_tools(_functions(body.tools or (), warnings))
+    builder.set_effort(body.effort, "output_config.effort")
+    builder.set_switch(body.wants_thinking, "thinking")
+    return builder.prompt(is_continued=builder.is_unfinished)
 
 
 def system_text(system: str | list[Any], keeps_billing: bool, warnings: list[str]) -> str:
@@ -69,19 +60,22 @@ def system_text(system: str | list[Any], keeps_billing: bool, warnings: list[str
     return "\n\n".join(kept)
 
 
-def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, Any]]:
-    """One of Anthropic's messages: results of tools become messages of their own, before its text."""
+def _add_message(
+    builder: ConversationBuilder, message: Any, name: str, warnings: list[str]
+) -> None:
+    """Adds one of Anthropic's messages: results of tools become messages of their own, before its text."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
         raise refused(f"{name}.role: must be 'user', 'assistant' or 'system'", name)
     role, content = message["role"], message.get("content")
     if isinstance(content, str):
-        return [{"role": role, "content": content}]
+        builder.add(role, content)
+        return
     if not isinstance(content, list):
         raise refused(f"{name}.content: must be text or a list of blocks", f"{name}.content")
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    num_before = len(builder.messages)
     for index, block in enumerate(content):
         at = f"{name}.content[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
@@ -92,27 +86,19 @@ def _messages(message: Any, name: str, warnings: list[str]) -> list[dict[str, An
         elif kind == "redacted_thinking":
             warnings.append(f"{at}: has no effect: nobody here can read it")
         elif kind == "tool_use":
-            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
+            called, arguments = block.get("name"), block.get("input") or {}
+            calls.append(function_call(block.get("id"), called, arguments))
         elif kind == "tool_result":
-            results.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": block.get("tool_use_id"),
-                    "content": _result_text(block, at, warnings),
-                }
-            )
+            builder.add_result(block.get("tool_use_id"), _result_text(block, at, warnings))
         else:
             texts.append(part_text(block, at, warnings))
-    made: list[dict[str, Any]] = list(results)
-    if texts or calls or reasoning:
-        own: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
-        if reasoning:
-            own["reasoning_content"] = "\n".join(reasoning)
-        if calls:
-            own["tool_calls"] = calls
-        made.append(own)
-    return made or [{"role": role, "content": ""}]
+    others: dict[str, Any] = {"reasoning_content": "\n".join(reasoning)} if reasoning else {}
+    if calls:
+        others["tool_calls"] = calls
+    if texts or others:
+        builder.add(role, "\n".join(texts) if texts else None, **others)
+    elif len(builder.messages) == num_before:
+        builder.add(role, "")
 
 
 def _result_text(block: dict[str, Any], name: str, warnings: list[str]) -> str:

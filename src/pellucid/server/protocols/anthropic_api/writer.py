@@ -1,6 +1,6 @@
 """Writes Anthropic's message of an answer, whole or as server-sent events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,10 +8,11 @@ import msgspec
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
-from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change, arguments_of
+from pellucid.server.protocols.anthropic_api.fields import MessagesBody
+from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.cache_comparison import CacheOutcome, compare_with
-from pellucid.server.serving import Serving
+from pellucid.server.request_records import RequestRecords
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, sse_event
 
 # By finish and stop reason. A client may send a cancelled answer back, and the model continues it: so Anthropic says
@@ -33,14 +34,14 @@ class MessageWriter(StreamWriter):
     def __init__(
         self,
         generation: Generation,
-        model: str,
-        form: AnswerForm,
-        diagnose: Callable[[], dict[str, Any]],
+        ask: Ask[MessagesBody],
+        records: RequestRecords,
     ) -> None:
         self._generation = generation
-        self._model = model
-        self._diagnose = diagnose
-        self._blocks = form.blocks(generation)
+        self._model = ask.name
+        self._asked = ask.body.diagnostics
+        self._records = records
+        self._blocks = ask.form.blocks(generation)
         self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
         self._text_chunks: TextChunks | None = None
         self._has_begun = False
@@ -114,8 +115,23 @@ class MessageWriter(StreamWriter):
             "stop_reason": None,
             "stop_sequence": None,
             "usage": self._usage(num_tokens),
-            **self._diagnose(),
+            **self._diagnostics(),
         }
+
+    def _diagnostics(self) -> dict[str, Any]:
+        """Of the cache, if the client asked for them."""
+        if self._asked is None or self._asked.previous_message_id is None:
+            return {}
+        found = compare_with(self._asked.previous_message_id, self._generation, self._records)
+        if found.outcome is CacheOutcome.REUSED:
+            return {"diagnostics": None}
+        reason: dict[str, Any] = {"type": "unavailable"}
+        if found.outcome is CacheOutcome.NOT_FOUND:
+            reason = {"type": "previous_message_not_found"}
+        elif found.outcome is CacheOutcome.DIFFERS:
+            kind = f"{found.changed or 'messages'}_changed"
+            reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
+        return {"diagnostics": {"cache_miss_reason": reason}}
 
     def _usage(self, num_tokens: int) -> dict[str, int]:
         """Anthropic counts what was found in the cache apart."""
@@ -135,24 +151,6 @@ class MessageWriter(StreamWriter):
             return {"stop_reason": "tool_use", "stop_sequence": None}
         reason = STOP_REASONS.get((finish_reason, stop_reason)) or STOP_REASONS[finish_reason, None]
         return {"stop_reason": reason, "stop_sequence": None}
-
-
-def diagnostics_of(
-    earlier_id: str | None, generation: Generation, serving: Serving
-) -> dict[str, Any]:
-    """The diagnostics of the cache in a message, if the client asked for them."""
-    if earlier_id is None:
-        return {}
-    found = compare_with(earlier_id, generation, serving.service.records)
-    if found.outcome is CacheOutcome.REUSED:
-        return {"diagnostics": None}
-    reason: dict[str, Any] = {"type": "unavailable"}
-    if found.outcome is CacheOutcome.NOT_FOUND:
-        reason = {"type": "previous_message_not_found"}
-    elif found.outcome is CacheOutcome.DIFFERS:
-        kind = f"{found.changed or 'messages'}_changed"
-        reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
-    return {"diagnostics": {"cache_miss_reason": reason}}
 
 
 def _growth_frame(block: Block) -> bytes:

@@ -1,9 +1,13 @@
 """The bodies of Ollama's calls, and how each of their fields is treated."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.server.errors import refused
 from pellucid.server.fields import (
     FieldTable,
     Treatment,
@@ -12,6 +16,10 @@ from pellucid.server.fields import (
     not_served,
     without_effect,
 )
+from pellucid.server.protocols.answer_rules import AnswerRule, ToolChoice, ollama_format_rule
+from pellucid.server.protocols.reasoning import effort_budget, switch_budget
+from pellucid.server.protocols.sampling import with_given
+from pellucid.text.tokenizer import Tokenizer
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -28,6 +36,13 @@ class Options(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
 
 
+_PARAMETER_NAMES = {
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "top_logprobs": "logprobs",
+}
+
+
 class CommonFields(msgspec.Struct, kw_only=True):
     model: str
     stream: bool | None = None
@@ -37,6 +52,32 @@ class CommonFields(msgspec.Struct, kw_only=True):
     keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+
+    @property
+    def limit_field(self) -> str:
+        return "options.num_predict"
+
+    def format_rule(self) -> AnswerRule | None:
+        return ollama_format_rule(self.format)
+
+    def choice(self) -> ToolChoice:
+        return ToolChoice()
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        if self.top_logprobs and not self.logprobs:
+            raise refused(f"top_logprobs={self.top_logprobs}: needs logprobs=true", "top_logprobs")
+        given = msgspec.structs.asdict(self.options or Options())
+        for name in ("seed", "num_predict"):  # below 0: none
+            if given[name] is not None and given[name] < 0:
+                given[name] = None
+        if self.logprobs:
+            given["top_logprobs"] = self.top_logprobs or 0
+        return with_given(replace(defaults, max_tokens=None), given, _PARAMETER_NAMES)
+
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
+        if isinstance(self.think, str):
+            return (effort_budget(self.think, tokenizer),)
+        return (switch_budget(self.think, tokenizer),)
 
     @property
     def unloads(self) -> bool:
@@ -54,6 +95,11 @@ class GenerateBody(CommonFields, kw_only=True):
     system: str | None = None
     images: list[Any] | None = None
     raw: bool | None = None
+
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
+        if self.raw or not tokenizer.has_chat_template:
+            return ()  # the text itself says whether the model reasons
+        return super().budgets(tokenizer, warnings)
 
 
 class ChatBody(CommonFields, kw_only=True):

@@ -12,10 +12,11 @@ import msgspec
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
-from pellucid.server.protocols.answers import AnswerBlocks, Block, BlockKind, Change, arguments_of
+from pellucid.server.protocols.answers import Block, BlockKind, Change, arguments_of
+from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
+from pellucid.server.protocols.ollama_api.fields import ChatBody, GenerateBody
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, encode_text
-from pellucid.text.tokenizer import Tokenizer
 
 MEDIA_TYPE = "application/x-ndjson"
 
@@ -74,20 +75,14 @@ class LineWriter(StreamWriter):
     media_type = MEDIA_TYPE
 
     def __init__(
-        self,
-        generation: Generation,
-        name: str,
-        form: Form,
-        blocks: AnswerBlocks,
-        tokenizer: Tokenizer,
-        num_top: int,
+        self, generation: Generation, ask: Ask[GenerateBody] | Ask[ChatBody], form: Form
     ) -> None:
         self._generation = generation
         self._form = form
-        self._blocks = blocks
-        self._tokenizer = tokenizer
-        self._num_top = num_top
-        self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(name)
+        self._blocks = ask.form.blocks(generation)
+        self._tokenizer = ask.form.tokenizer
+        self._num_top = ask.body.top_logprobs or 0
+        self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(ask.name)
         self._text_template = TextTemplate(self._fields(Added(TextTemplate.PLACE)))
         self._text_chunks: _DatedChunks | None = None
 

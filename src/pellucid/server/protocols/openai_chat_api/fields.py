@@ -1,17 +1,22 @@
 """The body of a call to /v1/chat/completions, and how each of its fields is treated."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal
 
 from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, not_served, without_effect
+from pellucid.server.protocols.answer_rules import ToolChoice, openai_tool_choice
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
     SamplingFields,
 )
+from pellucid.server.protocols.reasoning import effort_budget, switch_budget
+from pellucid.text.tokenizer import Tokenizer
 
 SWITCH = "enable_thinking"  # the variable by which most templates switch reasoning
 
@@ -52,6 +57,25 @@ class ChatBody(SamplingFields, kw_only=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     reasoning_format: str | None = None
+
+    def choice(self) -> ToolChoice:
+        return openai_tool_choice(self.tool_choice, self.parallel_tool_calls)
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        if self.top_logprobs and not self.logprobs:
+            raise refused(f"top_logprobs={self.top_logprobs}: needs logprobs=true", "top_logprobs")
+        return self.params(
+            defaults,
+            **self.limit,
+            **({"n_probs" if self.n_probs else "top_logprobs": self.num_top_logprobs}),
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
+        (budget,) = super().budgets(tokenizer, warnings)
+        if budget is None:
+            budget = effort_budget(self.reasoning_effort, tokenizer)
+        return budget, switch_budget(self.wants_thinking, tokenizer)
 
     @property
     def num_top_logprobs(self) -> int | None:

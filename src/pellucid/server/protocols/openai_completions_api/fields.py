@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.fields import FieldTable, honoured, not_served
+from pellucid.server.protocols.answer_rules import ToolChoice
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
     SamplingFields,
 )
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class CompletionBody(SamplingFields, kw_only=True):
@@ -15,6 +19,28 @@ class CompletionBody(SamplingFields, kw_only=True):
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
+
+    def choice(self) -> ToolChoice:
+        return ToolChoice()
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        limit = self.limit or {"max_tokens": DEFAULT_MAX_TOKENS}
+        if self.is_prompt_only:
+            limit = {"max_tokens": 1}  # the engine computes a prompt to go on
+        prompt_logprobs = [self.prompt_logprobs, self.num_logprobs if self.echo else None]
+        return self.params(
+            defaults,
+            **limit,
+            **self.aliased("logprobs", "n_probs"),
+            best_of=self.best_of,
+            # Echo wants as many as logprobs
+            prompt_logprobs=max((num for num in prompt_logprobs if num is not None), default=None),
+        )
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likeliest tokens stand beside each token; None: the client wants no log-probabilities."""
+        return next(iter(self.aliased("logprobs", "n_probs").values()), None)
 
     @property
     def is_prompt_only(self) -> bool:

@@ -32,7 +32,8 @@ class TextChoiceWriter:
         self._prompt_only = prompt_only
         self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
         self._is_first = True
-        self._has_equal_frames = body.logprobs is None and body.has_equal_frames
+        self._has_logprobs = body.num_logprobs is not None
+        self._has_equal_frames = not self._has_logprobs and body.has_equal_frames
         self._text_chunks: TextChunks | None = None
         self._num_tokens = 0  # of the deltas without those of `_text_chunks`
         self.num_reasoning_tokens = 0  # the text is not parsed
@@ -65,7 +66,7 @@ class TextChoiceWriter:
             text = self._prompt_text()
             token_ids += output.prompt_token_ids
             logprobs += output.prompt_logprobs or []
-        elif is_first and self._body.logprobs is not None:
+        elif is_first and self._has_logprobs:
             self._offsets.skip(output.prompt_token_ids)
         if not self._prompt_only:
             text += delta.text
@@ -73,7 +74,7 @@ class TextChoiceWriter:
             logprobs += delta.logprobs or []
             self._num_tokens += len(delta.token_ids)
         choice = TextChoice(self._number, text)
-        if self._body.logprobs is not None:
+        if self._has_logprobs:
             choice.logprobs = self._logprobs(token_ids, logprobs)
         if delta.finish_reason is not None:
             choice.finish_reason = openai_finish_reason(delta.finish_reason)

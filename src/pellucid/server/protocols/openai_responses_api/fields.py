@@ -1,11 +1,25 @@
 """The bodies of calls to /v1/responses, and how each of their fields is treated."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.server.call_warnings import Warnings
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, Treatment, honoured, not_served, without_effect
+from pellucid.server.protocols.answer_rules import (
+    AnswerRule,
+    ToolChoice,
+    openai_format_rule,
+    openai_tool_choice,
+)
+from pellucid.server.protocols.openai_responses_api.tools import flat_name
+from pellucid.server.protocols.reasoning import effort_budget
+from pellucid.server.protocols.sampling import with_given
+from pellucid.text.tokenizer import Tokenizer
 
 
 class PromptCacheOptions(msgspec.Struct):
@@ -59,6 +73,36 @@ class ResponsesBody(ConversationFields, kw_only=True):
     top_logprobs: int | None = None
 
     @property
+    def limit_field(self) -> str | None:
+        return None if self.max_output_tokens is None else "max_output_tokens"
+
+    def format_rule(self) -> AnswerRule | None:
+        return openai_format_rule(self.text_format, "text.format")
+
+    def choice(self) -> ToolChoice:
+        choice = self.tool_choice
+        if isinstance(choice, dict) and choice.get("type") in ("custom", "function"):
+            # By the name that the model uses, whatever its type
+            name = flat_name(choice.get("name"), choice.get("namespace"))
+            choice = {"type": "function", "name": name}
+        return openai_tool_choice(choice, self.parallel_tool_calls)
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        return with_given(
+            defaults,
+            {
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "max_output_tokens": self.max_output_tokens,
+                "top_logprobs": (self.top_logprobs or 0) if self.wants_logprobs else None,
+            },
+            {"max_output_tokens": "max_tokens", "top_logprobs": "logprobs"},
+        )
+
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
+        return (effort_budget(self.effort, tokenizer),)
+
+    @property
     def wants_encrypted(self) -> bool:
         return ENCRYPTED in (self.include or ())
 
@@ -66,8 +110,25 @@ class ResponsesBody(ConversationFields, kw_only=True):
     def wants_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
-    def check_repeated(self) -> None:
-        """Raises an ApiError if the fields that every event of a reply repeats are long."""
+    def check(self, warnings: Warnings) -> None:
+        """Raises an ApiError for what is not done, and for long fields that every event of a reply repeats.
+
+        Args:
+            warnings: gets a line for each thing that has no effect.
+        """
+        if self.truncation not in (None, "disabled"):
+            raise refused(
+                f"truncation={shown(self.truncation)}: must be 'disabled': nothing is cut",
+                "truncation",
+            )
+        self._check_repeated()
+        for included in self.include or ():
+            if included not in (LOGPROBS, ENCRYPTED):
+                warnings.append(f"include: {included[:64]!r} has no effect")
+        if self.top_logprobs and not self.wants_logprobs:
+            warnings.append(f"top_logprobs: has no effect: include has no {LOGPROBS!r}")
+
+    def _check_repeated(self) -> None:
         metadata = self.metadata or {}
         if len(metadata) > MAX_METADATA:
             raise refused(

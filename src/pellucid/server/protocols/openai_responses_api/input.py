@@ -8,7 +8,7 @@ from pellucid.inputs.parameter_checks import shown
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.errors import refused
 from pellucid.server.fields import warn_of_unknown_keys
-from pellucid.server.protocols.answers import shown_tools
+from pellucid.server.protocols.conversation import ConversationBuilder, function_call
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
 from pellucid.server.protocols.openai_responses_api.tools import (
     INPUT,
@@ -17,7 +17,6 @@ from pellucid.server.protocols.openai_responses_api.tools import (
     offered_tools,
 )
 from pellucid.server.protocols.parts import part_text
-from pellucid.server.protocols.reasoning import effort_variables
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -48,9 +47,9 @@ def conversation_of(
         ApiError: an item is not served.
         ValueError: names the message, the key, the value and what is allowed.
     """
-    messages: list[dict[str, Any]] = []
+    builder = ConversationBuilder(tokenizer, warnings)
     if body.instructions:
-        messages.append({"role": "system", "content": body.instructions})
+        builder.add("system", body.instructions)
     items: list[Any] = (
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     )
@@ -61,14 +60,12 @@ def conversation_of(
         if isinstance(item, dict) and item.get("type") == "additional_tools":  # of Codex CLI
             tools += _list(item.get("tools"), f"input[{index}].tools")
         else:
-            _add_item(messages, item, f"input[{index}]", warnings)
-    variables = effort_variables(body.effort, "reasoning.effort", tokenizer, warnings)
+            _add_item(builder, item, f"input[{index}]", warnings)
+    builder.set_effort(body.effort, "reasoning.effort")
     offered = list(offered_tools(tools, warnings))
-    functions = shown_tools([tool.function for tool in offered], tokenizer, warnings)
-    prompt = ChatPrompt(messages, functions, chat_template_kwargs=variables)
-    return Conversation(
-        prompt, {str(tool.function["function"]["name"]): tool.called for tool in offered}
-    )
+    builder.offer_tools([tool.function for tool in offered])
+    called = {str(tool.function["function"]["name"]): tool.called for tool in offered}
+    return Conversation(builder.prompt(), called)
 
 
 # What is read of each kind of item
@@ -82,8 +79,9 @@ _ITEM_KEYS = {
 }
 
 
-def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: list[str]) -> None:
+def _add_item(builder: ConversationBuilder, item: Any, name: str, warnings: list[str]) -> None:
     """Adds an item to the conversation: calls and reasoning belong to the assistant's message."""
+    last = builder.messages[-1] if builder.messages else {}
     if not isinstance(item, dict):
         raise refused(f"{name}: must be an object", name)
     kind = item.get("type", "message")
@@ -92,34 +90,25 @@ def _add_item(messages: list[dict[str, Any]], item: Any, name: str, warnings: li
     if kind in _ITEM_KEYS:
         warn_of_unknown_keys(item, _ITEM_KEYS[kind] | {"id", "status", "type"}, "input", warnings)
     if kind == "message":
-        message = {"role": item.get("role"), "content": _text(item.get("content"), name, warnings)}
-        last = messages[-1] if messages else {}
-        if (
-            message["role"] == "assistant"
-            and last.get("content") is None
-            and last.get("role") == "assistant"
-        ):
-            last["content"] = message["content"]  # its reasoning came first
+        role, text = item.get("role"), _text(item.get("content"), name, warnings)
+        if role == last.get("role") == "assistant" and last.get("content") is None:
+            last["content"] = text  # its reasoning came first
         else:
-            messages.append(message)
+            builder.add(role, text)
     elif kind == "reasoning":
         texts = _texts(item.get("content"), f"{name}.content")
         texts = texts or _texts(item.get("summary"), f"{name}.summary")
         if texts:
-            messages.append(
-                {"role": "assistant", "content": None, "reasoning_content": "\n".join(texts)}
-            )
+            builder.add("assistant", None, reasoning_content="\n".join(texts))
     elif kind in ("function_call", "custom_tool_call"):
         arguments = item.get("arguments") if kind == "function_call" else {INPUT: item.get("input")}
         called = flat_name(item.get("name"), item.get("namespace"))
-        function = {"name": called, "arguments": arguments}
-        made = {"id": item.get("call_id"), "type": "function", "function": function}
-        if not messages or messages[-1].get("role") != "assistant":
-            messages.append({"role": "assistant", "content": None})
-        messages[-1].setdefault("tool_calls", []).append(made)
+        if last.get("role") != "assistant":
+            builder.add("assistant", None)
+        calls = builder.messages[-1].setdefault("tool_calls", [])
+        calls.append(function_call(item.get("call_id"), called, arguments))
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        content = _text(item.get("output"), name, warnings)
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        builder.add_result(item.get("call_id"), _text(item.get("output"), name, warnings))
     else:
         warnings.append(f"{name}: has no effect: items of the type {kind[:64]!r} are not served")
 

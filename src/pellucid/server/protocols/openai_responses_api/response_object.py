@@ -7,8 +7,8 @@ from typing import Any
 from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.generation import Generation, whole_delta
-from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind
+from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.cache_comparison import CacheComparison, CacheOutcome, compare_with
 from pellucid.server.protocols.logprobs import TokenLogprob
 from pellucid.server.protocols.openai_responses_api.fields import ResponsesBody
@@ -33,9 +33,7 @@ class ResponseObject:
 
     Args:
         generation: the request that has begun.
-        body: of the call.
-        model: the name by which the client called the model.
-        form: how the answer is read.
+        ask: what the call asks for.
         records: where an earlier response is looked for, to compare its prompt with.
         tools: what the client calls its tools, by the names that the model uses.
         kept: gets the items.
@@ -48,23 +46,23 @@ class ResponseObject:
     def __init__(
         self,
         generation: Generation,
-        body: ResponsesBody,
-        model: str,
-        form: AnswerForm,
+        ask: Ask[ResponsesBody],
         records: RequestRecords,
         tools: Mapping[str, CalledTool],
         kept: KeptItems,
     ) -> None:
-        self.blocks = form.blocks(generation)
+        self.blocks = ask.form.blocks(generation)
         self._generation = generation
         self._records = records
         self._tools = tools
         self._kept = kept
-        self._body = body
-        self._model = model
+        self._body = body = ask.body
+        self._model = ask.name
         self._params = generation.request.params
         self._created = int(time.time())
-        self._logprobs = TextLogprobs(form.tokenizer, generation) if body.wants_logprobs else None
+        self._logprobs = (
+            TextLogprobs(ask.form.tokenizer, generation) if body.wants_logprobs else None
+        )
 
     @property
     def has_logprobs(self) -> bool:

@@ -1,6 +1,7 @@
 """The fields that completions and chat completions share, and how each of them is treated."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -117,22 +118,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             schema_rule(self.json_schema, "json_schema"),
         )
 
-    def thinking_budget_in_tokens(self, tokenizer: Tokenizer, warnings: list[str]) -> int | None:
-        """The budget of reasoning; None: no limit.
-
-        Raises:
-            ApiError: a budget is below -1, or two differ.
-        """
+    def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
         names = ("thinking_token_budget", "thinking_budget_tokens", "thinking_budget")
         given = {name: getattr(self, name) for name in names}
-        return given_budget(given, tokenizer, warnings)
+        return (given_budget(given, tokenizer, warnings),)
 
-    def sampling_params(self, defaults: SamplingParams, **others: Any) -> SamplingParams:
-        """The engine's parameters.
+    def params(self, defaults: SamplingParams, **others: Any) -> SamplingParams:
+        """The parameters of the fields that both routes have.
 
         Args:
             defaults: the model's.
-            others: fields that the two routes read in ways of their own.
+            others: fields that each route reads in a way of its own.
 
         Raises:
             ApiError, ValueError: names the field, its value and what is allowed.
@@ -145,6 +141,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         if given["seed"] == -1:  # llama.cpp's word for a drawn seed
             given["seed"] = None
         return with_given(defaults, given, _PARAMETER_NAMES)
+
+    @property
+    def limit_field(self) -> str | None:
+        return next(iter(self.limit), None)
 
     @property
     def limit(self) -> dict[str, int]:
