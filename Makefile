@@ -23,7 +23,7 @@ CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle mutants format stub clean \
-  wheel test-wheel versus lint check-page test-page
+  wheel test-wheel versus lint check-page test-page answers
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -39,6 +39,7 @@ help:
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
 	@echo 'make mutants      changes the source at random places; says which changes no test notices (docs/testing.md)'
+	@echo 'make answers      records what drawn configurations answer, and compares it between commits (CONTRIBUTING.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
@@ -138,6 +139,10 @@ $(COVERAGE)/commit: | $(VENV)/.mutants
 	  $(BIN)/python -m pytest -q $(PARALLEL) -p record_tests --cov=pellucid --cov-context=test --cov-report= \
 	  $(addprefix --ignore=tests/,oracle integrations page hostile)
 	git rev-parse HEAD > $@
+
+# make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another
+answers: $(VENV)/.dev
+	$(BIN)/python tools/answers.py $(OUT:%=--out %) $(COMPARE:%=--compare %) $(N:%=--count %) $(SEED:%=--seed %)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix-only .
