@@ -16,6 +16,7 @@ import numpy as np
 
 from pellucid.backends.base import StepLogits
 from pellucid.engine import LLMEngine
+from pellucid.engine.completion import Completion
 from pellucid.execution import model_runner
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -89,7 +90,7 @@ def main() -> None:
     watch.watch(engine.scheduler, "update")
     watch.watch(model_runner, "build_forward_batch", "forward batch")
     watch.watch(engine.model_runner, "sample")
-    watch.watch(engine.output_processor, "append", "text")
+    watch.watch(Completion, "take", "text")
     for _ in range(args.steps):
         engine.step()
 

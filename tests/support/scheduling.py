@@ -1,12 +1,13 @@
 """Helpers that make schedulers and requests. A block holds BLOCK_SIZE tokens."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.ends import FinishReason, Taken
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
-from pellucid.scheduling.request import FinishReason, Request
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 
@@ -53,6 +54,24 @@ def make_scheduler(num_blocks: int = 64, **knobs: object) -> Scheduler:
     return Scheduler(manager, **{"max_num_seqs": 8, "max_num_batched_tokens": 100, **knobs})
 
 
+def update(
+    scheduler: Scheduler,
+    output: SchedulerOutput,
+    sampled: Mapping[str, Sequence[int]],
+    now: float = 0.0,
+) -> None:
+    """Records the sampled tokens of a step, by request id: each request takes those up to its end."""
+    samplers = {each.request_id: each for share in output.scheduled for each in share.samplers}
+    taken = {}
+    for request_id, token_ids in sampled.items():
+        request = samplers[request_id]
+        new = request.end_rule.take(token_ids, request.num_output_tokens)
+        if new.end is None and now >= request.deadline:
+            new = Taken(new.token_ids, (FinishReason.LENGTH, "max_time"))
+        taken[request_id] = new
+    scheduler.update(output, taken, now)
+
+
 def step(
     scheduler: Scheduler,
     now: float = 0.0,
@@ -68,7 +87,7 @@ def step(
                 scheduler.finish(request, FinishReason.ERROR)
             elif not request.waits_for_group:
                 sampled[request.request_id] = [token_id]
-    scheduler.update(output, sampled, now)
+    update(scheduler, output, sampled, now)
     scheduler.check_integrity()
     assert output.num_tokens <= scheduler.max_num_batched_tokens
     return output

@@ -193,7 +193,7 @@ class Faults:
         self._rng = random.Random(seed)
         transfer = engine.model_runner._block_transfer
         self._run, transfer.run = transfer.run, self.run
-        store = engine._executor._prefix_store
+        store = engine._core.prefix_store
         if store is not None:
             directory = store._directory
             self._read, directory.read = directory.read, self.read

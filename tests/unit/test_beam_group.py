@@ -3,6 +3,7 @@
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.beam_search import BeamCandidate, BeamGroup, BeamSearch
+from pellucid.scheduling.ends import EndRule
 from pellucid.scheduling.request import Request
 
 
@@ -17,7 +18,10 @@ def group(width: int) -> BeamGroup:
         Request(f"r/{index}", (1, 2), SamplingParams(), 0, 0.0, max_tokens=9)
         for index in range(width)
     ]
-    return BeamGroup(BeamSearch(BeamSearchParams(beam_width=width), 9, frozenset()), requests)
+    return BeamGroup(
+        BeamSearch(BeamSearchParams(beam_width=width), EndRule(frozenset(), 9, "max_tokens")),
+        requests,
+    )
 
 
 def names(requests: tuple[Request, ...]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.beam_search import BeamCandidate, BeamSearch
-from pellucid.scheduling.request import FinishReason
+from pellucid.scheduling.ends import EndRule, FinishReason
 from support.beam_search_reference import Logprobs, reference_beam_search
 
 VOCAB_SIZE = 40
@@ -38,7 +38,8 @@ def search(
     max_tokens: int,
     stop_token_ids: Sequence[int] = (),
 ) -> BeamSearch:
-    run = BeamSearch(params, max_tokens, frozenset(stop_token_ids))
+    limit = "max_tokens" if max_tokens == params.max_tokens else "context_length"
+    run = BeamSearch(params, EndRule(frozenset(stop_token_ids), max_tokens, limit))
     while not run.done:
         run.advance([candidates(model(beam.token_ids), run.num_candidates) for beam in run.live])
     return run
@@ -106,14 +107,18 @@ def test_a_width_of_one_that_stops_early_is_greedy() -> None:
 
 def test_fewer_continuations_than_beams() -> None:
     """Masks may leave so few tokens that there are fewer sequences than asked for."""
-    run = BeamSearch(BeamSearchParams(beam_width=4, max_tokens=2), 2, frozenset())
+    run = BeamSearch(
+        BeamSearchParams(beam_width=4, max_tokens=2), EndRule(frozenset(), 2, "max_tokens")
+    )
     while not run.done:
         run.advance([candidates(np.log([0.9]), run.num_candidates) for _ in run.live])
     assert [hypothesis.token_ids for hypothesis in run.finished] == [(0, 0)]
 
 
 def test_of_equals_the_better_beam_and_the_better_candidate_come_first() -> None:
-    run = BeamSearch(BeamSearchParams(beam_width=2, max_tokens=3), 3, frozenset())
+    run = BeamSearch(
+        BeamSearchParams(beam_width=2, max_tokens=3), EndRule(frozenset(), 3, "max_tokens")
+    )
     equal = [BeamCandidate(token_id, -1.0, -1.0) for token_id in range(4)]
     run.advance([equal])
     assert [(beam.parent, beam.token_ids) for beam in run.live] == [(0, (0,)), (0, (1,))]
@@ -122,7 +127,9 @@ def test_of_equals_the_better_beam_and_the_better_candidate_come_first() -> None
 
 
 def test_both_sums_are_kept() -> None:
-    run = BeamSearch(BeamSearchParams(beam_width=1, max_tokens=2), 2, frozenset())
+    run = BeamSearch(
+        BeamSearchParams(beam_width=1, max_tokens=2), EndRule(frozenset(), 2, "max_tokens")
+    )
     while not run.done:
         run.advance([[BeamCandidate(1, -0.5, -3.0)]])
     assert (run.finished[0].cumulative_logprob, run.finished[0].score) == (-1.0, -3.0)

@@ -17,11 +17,12 @@ from pellucid.observing.events import (
     Token,
 )
 from pellucid.outputs import RequestOutput
-from pellucid.scheduling.request import FinishReason, Request
+from pellucid.scheduling.ends import FinishReason
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.proposer import Proposer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
-from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, shares, step
+from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, shares, step, update
 
 
 def decode_with_drafts(
@@ -30,7 +31,7 @@ def decode_with_drafts(
     """A step in which `request` has drafts and gets `sampled`."""
     scheduler.draft({request.request_id: drafts})
     output = scheduler.schedule(0.0)
-    scheduler.update(output, {request.request_id: sampled}, 0.0)
+    update(scheduler, output, {request.request_id: sampled}, 0.0)
     scheduler.check_integrity()
 
 
@@ -51,7 +52,7 @@ def test_a_decode_with_drafts_is_one_share_and_as_many_rows() -> None:
     (share,) = output.scheduled
     assert (share.num_draft_tokens, share.sampled_rows) == (3, range(4))
     assert share.request.token_ids(6, 10) == [10, 11, 12, 13]
-    scheduler.update(output, {"a": [11, 12, 13, 14]}, 0.0)
+    update(scheduler, output, {"a": [11, 12, 13, 14]}, 0.0)
     assert request.output_token_ids == [10, 11, 12, 13, 14]
     assert (request.num_computed_tokens, request.num_tokens) == (10, 11)
 
@@ -99,7 +100,7 @@ def test_no_draft_reaches_beyond_max_tokens() -> None:
     scheduler.draft({"a": [11, 12, 13, 14, 15]})
     output = scheduler.schedule(0.0)
     assert shares(output) == [("a", 6, 9)]
-    scheduler.update(output, {"a": [11, 12, 13]}, 0.0)
+    update(scheduler, output, {"a": [11, 12, 13]}, 0.0)
     assert (request.num_output_tokens, request.stop_reason) == (4, "max_tokens")
 
 
@@ -109,7 +110,7 @@ def test_drafts_take_no_place_of_another_decode_or_of_a_block() -> None:
     scheduler.draft({"a": [1] * 4, "b": [2] * 4})
     output = scheduler.schedule(0.0)
     assert [s.num_scheduled_tokens for s in output.scheduled] == [3, 1, 1]
-    scheduler.update(output, {r.request_id: [50] for r in requests}, 0.0)
+    update(scheduler, output, {r.request_id: [50] for r in requests}, 0.0)
 
     scheduler = make_scheduler(num_blocks=4)
     old, new = (started(scheduler, name, 6, 10) for name in ("old", "new"))

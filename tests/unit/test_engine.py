@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from pellucid.engine import LLMEngine
-from pellucid.engine.output_processor import Completion
+from pellucid.engine.completion import Completion
 from pellucid.execution.sampler import SampledToken
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.scheduling.ends import Taken
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 
 
@@ -215,21 +216,21 @@ def test_best_of_gives_the_likeliest_answers_per_token() -> None:
     ]
 
 
-def test_of_ranked_answers_those_that_failed_come_last() -> None:
+def test_of_ranked_answers_those_that_failed_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake_engine()
     output = engine.add_request(
         "hello", SamplingParams(n=2, best_of=3, max_tokens=5, ignore_eos=True)
     )
     engine.step()
     request = next(r for r in engine.scheduler.running if r.index == 0)
-    append = engine.output_processor.append
+    take = Completion.take
 
-    def fail_once(completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:
+    def fail_once(completion: Completion, sampled: Sequence[SampledToken], now: float) -> Taken:
         if completion.request is request:
             raise RuntimeError("poisoned")
-        return append(completion, sampled)
+        return take(completion, sampled, now)
 
-    engine.output_processor.append = fail_once
+    monkeypatch.setattr(Completion, "take", fail_once)
     run(engine)
     assert [answer.finish_reason for answer in output.outputs] == ["length", "length"]
 

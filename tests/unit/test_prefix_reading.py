@@ -47,7 +47,7 @@ class Gate:
 
     def __init__(self, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.threads = threading.Event(), set()
-        store = engine._executor._prefix_store
+        store = engine._core.prefix_store
         find = store.find
 
         def slow_find(*args: object) -> object:
@@ -133,7 +133,7 @@ def test_a_prefix_that_cannot_be_read_is_computed(
     def explode(*args: object) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(again._executor._prefix_store._directory, "read", explode)
+    monkeypatch.setattr(again._core.prefix_store._directory, "read", explode)
     output = again.add_request(PROMPT, PARAMS)
     run(again)
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 0)
@@ -156,7 +156,7 @@ def test_blocks_that_cannot_be_moved_let_nobody_wait_for_ever(
 def test_no_step_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network drive that does not answer stops the threads of the prefix store alone."""
     running = engine(tmp_path)
-    directory, threads = running._executor._prefix_store._directory, set()
+    directory, threads = running._core.prefix_store._directory, set()
 
     def watched(ask: Callable[..., object], *args: object) -> object:
         threads.add(threading.current_thread())
@@ -175,7 +175,7 @@ def test_a_request_that_the_read_limit_refuses_waits_without_spinning(
 ) -> None:
     expected = fill(tmp_path)
     again = engine(tmp_path, max_num_batched_tokens=16, max_num_seqs=1)  # two blocks at a time
-    gate, store = Gate(again, monkeypatch), again._executor._prefix_store
+    gate, store = Gate(again, monkeypatch), again._core.prefix_store
     waits, take = [], store.take_read
 
     def watched(max_seconds: float) -> object:
@@ -197,7 +197,7 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
 ) -> None:
     expected = fill(tmp_path)
     again = engine(tmp_path)
-    gate, store, now = Gate(again, monkeypatch), again._executor._prefix_store, 0.0
+    gate, store, now = Gate(again, monkeypatch), again._core.prefix_store, 0.0
     monkeypatch.setattr(store, "_clock", lambda: now)
     take = store.take_read
     monkeypatch.setattr(store, "take_read", lambda max_seconds: take(0.0))

@@ -2,8 +2,18 @@
 
 import pytest
 
-from pellucid.scheduling.request import FinishReason, RequestStatus
-from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, run, shares, step
+from pellucid.scheduling.ends import FinishReason
+from pellucid.scheduling.request import RequestStatus
+from support.scheduling import (
+    BLOCK_SIZE,
+    END,
+    make_request,
+    make_scheduler,
+    run,
+    shares,
+    step,
+    update,
+)
 
 
 def test_prefill_then_decode() -> None:
@@ -125,7 +135,7 @@ def test_an_abort_between_schedule_and_update_frees_the_blocks() -> None:
     scheduler.add_request(request)
     output = scheduler.schedule(0.0)
     scheduler.finish(request, FinishReason.ABORT)
-    scheduler.update(output, {}, 0.0)
+    update(scheduler, output, {}, 0.0)
     scheduler.kv_cache_manager.check_integrity()
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
     assert request.output_token_ids == []

@@ -6,9 +6,10 @@ from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, Level
 from pellucid.scheduling.block_ops import Slot, SwapIn, SwapOut
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.ends import FinishReason
+from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
-from support.scheduling import make_request, make_scheduler, names, run, shares, step
+from support.scheduling import make_request, make_scheduler, names, run, shares, step, update
 
 
 def add(scheduler: Scheduler, *requests: Request) -> None:
@@ -224,7 +225,7 @@ def test_a_request_that_has_to_wait_takes_nothing_and_looks_up_its_prefix_once(
     lookups = []
     monkeypatch.setattr(index, "find", lambda key: lookups.append(key))
     for _ in range(2):  # nothing happens to blocks: the other one goes on within its last one
-        scheduler.update(scheduler.schedule(0.0), {"a": [50]}, 0.0)
+        update(scheduler, scheduler.schedule(0.0), {"a": [50]}, 0.0)
     assert blocked.status is RequestStatus.WAITING
     assert not {op for op, *_ in rows} & {"A", "S", "R"}
     assert lookups == []

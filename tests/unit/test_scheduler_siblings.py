@@ -3,7 +3,8 @@
 import pytest
 
 from pellucid.scheduling.block_ops import Copy, Slot
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.ends import FinishReason
+from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import (
     make_request,

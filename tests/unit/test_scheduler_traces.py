@@ -14,14 +14,16 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.ends import FinishReason
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
 from support.courses import Courses
 from support.fake_blocks import FakeBlocks, FakeStore, recorded
+from support.scheduling import update
 
 BLOCK_SIZE = 4
 MAX_LENGTH = 40  # prompt + output
@@ -262,7 +264,7 @@ class Trace:
                     scheduler.finish(sampler, FinishReason.ERROR)
                 else:
                     sampled[sampler.request_id] = self.verify(sampler)
-        scheduler.update(output, sampled, self.now)
+        update(scheduler, output, sampled, self.now)
         self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
         self.check_in_step()
         for beams in self.beams:

@@ -9,7 +9,7 @@ from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
 from support.fake_blocks import FakeBlocks, FakeStore
-from support.scheduling import make_request, shares, step
+from support.scheduling import make_request, shares, step, update
 
 BLOCK, STATES = SlotKind.BLOCK, SlotKind.STATES
 
@@ -168,14 +168,14 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
     scheduler.draft({"a": [11, 12, 13], "b": [11]})
     output = scheduler.schedule(0.0)
     assert shares(output) == [("a", 6, 10), ("b", 6, 7)]  # one slot to go back to
-    scheduler.update(output, {"a": [11, 14], "b": [11]}, 0.0)
+    update(scheduler, output, {"a": [11, 14], "b": [11]}, 0.0)
     scheduler.check_integrity()
     assert (request.num_computed_tokens, request.num_rewound_tokens) == (6, 2)
     assert request.is_decoding and not request.may_have_drafts
     scheduler.draft({"a": [15], "b": [12]})
     output = scheduler.schedule(0.0)
     assert shares(output) == [("a", 6, 9), ("b", 7, 9)]
-    scheduler.update(output, {"a": [15], "b": [12, 13]}, 0.0)
+    update(scheduler, output, {"a": [15], "b": [12, 13]}, 0.0)
     scheduler.check_integrity()
     assert request.output_token_ids == [10, 11, 14, 15]
     assert (request.num_computed_tokens, other.num_computed_tokens) == (9, 9)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from pellucid.backends.ops import KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
-from pellucid.engine.step_executor import StepExecutor
-from pellucid.execution.model_runner import ModelRunner
+from pellucid.engine.engine_core import EngineCore, Judge, StepObserver
+from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
 from pellucid.facts import formulas
 from pellucid.facts.kv_groups import kv_groups
@@ -23,8 +23,8 @@ from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.ledger import StepTimes
 from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.ends import Taken
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
@@ -143,26 +143,27 @@ class Session:
         return Cost(len(run.steps), round(num_bytes), flops)
 
     def _run(self, workload: Workload, max_steps: float) -> Run:
-        scheduler = self._scheduler(workload)
-        executor = StepExecutor(
-            self._runner, scheduler, self._events, self._clock, speculation=self._speculation
+        requests = self._requests(workload)
+        scheduler = self._scheduler(workload, requests)
+        core = EngineCore(
+            scheduler,
+            self._runner,
+            _Judge(requests),
+            self._events,
+            self._clock,
+            StepObserver(),
+            speculation=self._speculation,
         )
         steps: list[tuple[ScheduledRequest, ...]] = []
         expert_bytes = 0
         start = self._clock()
         while scheduler.has_unfinished_requests and len(steps) < max_steps:
-            output = executor.schedule(now=0.0)
-            result = executor.run(output.scheduled, StepTimes(0.0))
-            for error in result.errors.values():
-                raise error
-            scheduler.update(output, result.token_ids, now=0.0)
-            steps.append(output.scheduled)
-            expert_bytes += result.expert_bytes
-            if (ended := scheduler.take_ended()) and self._speculation is not None:
-                self._speculation.forget(ended)
+            step = core.step()
+            steps.append(step.scheduled.scheduled)
+            expert_bytes += step.expert_bytes
         return Run(self._clock() - start, tuple(steps), expert_bytes)
 
-    def _scheduler(self, workload: Workload) -> Scheduler:
+    def _scheduler(self, workload: Workload, requests: Sequence[Request]) -> Scheduler:
         """A scheduler with the requests of `workload` at their depth."""
         prompt_length = workload.num_prompt_tokens
         is_prefill = isinstance(workload, Prefill)
@@ -186,6 +187,18 @@ class Session:
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,
         )
+        for request in requests:
+            scheduler.add_request(request)
+        if workload.depth:  # what prefill would have stored is there
+            output = scheduler.schedule(now=0.0)
+            assert all(scheduled.samplers for scheduled in output.scheduled)
+            taken = {request.request_id: Taken([0]) for request in requests}
+            scheduler.update(output, taken, now=0.0)
+        return scheduler
+
+    def _requests(self, workload: Workload) -> list[Request]:
+        """The requests of `workload`, with random prompts."""
+        prompt_length = workload.num_prompt_tokens
         max_tokens = workload.num_positions - prompt_length + 1
         params = SamplingParams(
             temperature=workload.temperature,
@@ -194,24 +207,37 @@ class Session:
             ignore_eos=True,
         )
         rng = np.random.default_rng(0)
-        for index in range(workload.batch):
-            prompt = rng.integers(0, self._model.config.vocab_size, prompt_length).tolist()
-            scheduler.add_request(
-                Request(
-                    request_id=f"{workload.test}/{index}",
-                    prompt_token_ids=tuple(prompt),
-                    params=params,
-                    seed=index,
-                    arrival_time=0.0,
-                    max_tokens=max_tokens,
-                )
+        vocab_size = self._model.config.vocab_size
+        return [
+            Request(
+                request_id=f"{workload.test}/{index}",
+                prompt_token_ids=tuple(rng.integers(0, vocab_size, prompt_length).tolist()),
+                params=params,
+                seed=index,
+                arrival_time=0.0,
+                max_tokens=max_tokens,
             )
-        if workload.depth:  # what prefill would have stored is there
-            output = scheduler.schedule(now=0.0)
-            assert all(scheduled.samplers for scheduled in output.scheduled)
-            token_ids = {scheduled.request.request_id: [0] for scheduled in output.scheduled}
-            scheduler.update(output, token_ids, now=0.0)
-        return scheduler
+            for index in range(workload.batch)
+        ]
+
+
+class _Judge(Judge):
+    """Requests take tokens up to `max_tokens`. An error ends the run."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = {request.request_id: request for request in requests}
+
+    def take(self, result: StepResult, now: float) -> Mapping[str, Taken]:
+        for error in result.errors.values():
+            raise error
+        taken: dict[str, Taken] = {}
+        for request_id, token_ids in result.token_ids.items():
+            request = self._requests[request_id]
+            taken[request_id] = request.end_rule.take(token_ids, request.num_output_tokens)
+        return taken
+
+    def advance_searches(self, result: StepResult, now: float) -> None:
+        """No workload has beams."""
 
 
 def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:

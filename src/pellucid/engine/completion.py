@@ -1,15 +1,16 @@
-"""The output processor: text and log-probabilities of sampled tokens, up to stop strings."""
+"""A completion: the text and the log-probabilities of its tokens, and how it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pellucid.execution.sampler import SampledToken, TokenLogprob, TokenLogprobs
+from pellucid.execution.sampler import SampledToken, TokenLogprob
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
+from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
-from pellucid.scheduling.request import FinishReason, Request
+from pellucid.scheduling.ends import End, FinishReason, Taken
+from pellucid.scheduling.request import Request
 from pellucid.text.detokenizer import IncrementalDetokenizer
-from pellucid.text.responses.reasoning_marks import ReasoningMarks
-from pellucid.text.stop_strings import StopStringMatcher, StopStrings
+from pellucid.text.stop_strings import StopStringMatcher
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -28,23 +29,144 @@ class Completion:
     request_output: RequestOutput
     detokenizer: IncrementalDetokenizer
     stop_strings: StopStringMatcher
+    tokenizer: Tokenizer
     beams: BeamGroup | None = None
     text_is_complete: bool = False
     num_sent_tokens: int = 0
     unsent_text: str = ""
 
+    def __post_init__(self) -> None:
+        params = self.request.params
+        if params.logprobs is not None:
+            self.output.logprobs = []
+        if params.num_logprobs is not None:
+            self.output.cumulative_logprob = 0.0
+
     @property
     def output(self) -> CompletionOutput:
         return self.request_output.outputs[self.request.index]
-
-    def append_text(self, text: str) -> None:
-        self.output.append_text(text)
-        self.unsent_text += text
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """The requests that end together."""
         return (self.request,) if self.beams is None else self.beams.requests
+
+    def take(self, sampled: Sequence[SampledToken], now: float) -> Taken:
+        """Appends sampled tokens up to the one that ends the completion: an end or stop token, one that completes
+        its grammar or a stop string, the last one of `max_tokens`, or the last one before `max_time` is over. No
+        other code decides that a token ends a completion.
+
+        Args:
+            now: when they had been sampled, on the caller's clock.
+        """
+        token_ids: list[int] = []
+        end = None
+        for token in sampled:
+            token_ids.append(token.token_id)
+            if (end := self._append(token)) is not None:
+                break
+        self.request_output.metrics.token_times += [now] * len(token_ids)
+        if end is None and now >= self.request.deadline:
+            end = (FinishReason.LENGTH, "max_time")
+        return Taken(token_ids, end)
+
+    def close(self, found: Hypothesis | None = None) -> None:
+        """Completes the output of a request that has ended.
+
+        Args:
+            found: the hypothesis of a beam search that becomes the whole completion.
+        """
+        if found is not None:
+            self._take_hypothesis(found)
+            return
+        if not self.text_is_complete:
+            held_back = self.stop_strings.push(self.detokenizer.flush())
+            self._append_text(held_back + self.stop_strings.flush())
+        assert self.request.finish_reason is not None
+        self.output.finish_reason = self.request.finish_reason.value
+        self.output.stop_reason = self.request.stop_reason
+
+    def fail(self, error: Exception) -> None:
+        """Completes the output of a request whose text cannot be made."""
+        self.output.finish_reason = FinishReason.ERROR.value
+        self.output.stop_reason = error_message(error)
+
+    def take_delta(self) -> CompletionDelta:
+        """The part of the output that the caller has not been given yet."""
+        first, text = self.num_sent_tokens, self.unsent_text
+        self.num_sent_tokens, self.unsent_text = len(self.output.token_ids), ""
+        return delta_of(self.request_output, self.output, text, first)
+
+    def _append(self, sampled: SampledToken) -> End | None:
+        """Appends one token. Returns why the completion ends with it, if it does."""
+        output, stop_strings = self.output, self.stop_strings
+        params = self.request.params
+        num_output_tokens = len(output.token_ids) + 1
+        end = self._end_after(sampled.token_id, num_output_tokens)
+        text = ""
+        # The text of a stop token is not shown.
+        if end is None or end[1] != sampled.token_id or params.include_stop_str_in_output:
+            text = self.detokenizer.push(sampled.token_id)
+        if end is not None:
+            text += self.detokenizer.flush()
+            self.text_is_complete = True
+        # min_tokens holds for stop strings too: text before it is not searched.
+        if num_output_tokens > params.min_tokens:
+            text = stop_strings.push(text)
+            if end is not None:
+                text += stop_strings.flush()
+
+        self._append_text(text)
+        output.token_ids.append(sampled.token_id)
+        if output.cumulative_logprob is not None:
+            assert sampled.chosen is not None
+            output.cumulative_logprob += sampled.chosen.logprob
+            if output.logprobs is not None:
+                logprobs = logprobs_at(self.tokenizer, sampled.chosen, sampled.top)
+                output.logprobs.append(logprobs)
+        if stop_strings.matched is not None:
+            return FinishReason.STOP, stop_strings.matched
+        return end
+
+    def _end_after(self, token_id: int, num_output_tokens: int) -> End | None:
+        """Why the completion ends with its next token, whatever the text of it."""
+        request, num_before = self.request, num_output_tokens - 1
+        if request.grammar is not None and token_id not in request.stop_token_ids:
+            answer = AnswerTokens(self.output.token_ids, num_before, (token_id,), num_before)
+            if request.grammar.is_complete(answer):
+                return FinishReason.STOP, "structured_outputs"
+        return request.end_rule.end_after(token_id, num_output_tokens)
+
+    def _append_text(self, text: str) -> None:
+        self.output.append_text(text)
+        self.unsent_text += text
+
+    def _take_hypothesis(self, found: Hypothesis) -> None:
+        stopped = found.finish_reason is FinishReason.STOP
+        shown = found.token_ids[:-1] if stopped else found.token_ids
+        detokenizer, output = self.detokenizer, self.output
+        self._append_text("".join(map(detokenizer.push, shown)) + detokenizer.flush())
+        output.token_ids = list(found.token_ids)
+        output.cumulative_logprob = found.cumulative_logprob
+        output.score = found.score
+        output.finish_reason = found.finish_reason.value
+        output.stop_reason = found.stop_reason
+
+
+def delta_of(
+    request_output: RequestOutput, output: CompletionOutput, text: str, first: int = 0
+) -> CompletionDelta:
+    """The tokens of a completion from `first` on, with their text."""
+    token_ids = output.token_ids[first:]
+    return CompletionDelta(
+        request_output.request_id,
+        output.index,
+        text,
+        token_ids,
+        output.logprobs[first:] if output.logprobs is not None and token_ids else None,
+        output.finish_reason,
+        output.stop_reason,
+    )
 
 
 def error_message(error: Exception) -> str:
@@ -52,179 +174,14 @@ def error_message(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-class OutputProcessor:
-    """Turns the tokens that the runner sampled into the output that callers read.
-
-    Args:
-        tokenizer: the model's.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-
-    def start(
-        self,
-        request: Request,
-        request_output: RequestOutput,
-        stop_strings: StopStrings,
-        reasoning: ReasoningMarks | None = None,
-        beams: BeamGroup | None = None,
-    ) -> Completion:
-        params = request.params
-        if params.logprobs is not None:
-            request_output.outputs[request.index].logprobs = []
-        if params.num_logprobs is not None:
-            request_output.outputs[request.index].cumulative_logprob = 0.0
-        return Completion(
-            request,
-            request_output,
-            IncrementalDetokenizer(
-                self.tokenizer, request.prompt_token_ids, params.skip_special_tokens
-            ),
-            StopStringMatcher(stop_strings, params.include_stop_str_in_output, reasoning),
-            beams,
+def logprobs_at(
+    tokenizer: Tokenizer, chosen: TokenLogprob, top: Sequence[TokenLogprob]
+) -> LogprobsAt:
+    """The log-probabilities of the likeliest tokens at a position and of the one that stands there, with their
+    texts."""
+    return {
+        entry.token_id: Logprob(
+            entry.logprob, entry.final_logprob, entry.rank, tokenizer.token_text(entry.token_id)
         )
-
-    def append(self, completion: Completion, sampled: Sequence[SampledToken]) -> list[int]:
-        """Appends sampled tokens, before the scheduler does, up to the one that ends the request: an end or stop
-        token, the last one of `max_tokens`, or one that completes a stop string.
-
-        Returns:
-            The token ids that were appended. `completion.stop_strings.matched` is the stop string.
-        """
-        token_ids = []
-        for token in sampled:
-            is_last = self._append_token(completion, token)
-            token_ids.append(token.token_id)
-            if is_last:
-                break
-        return token_ids
-
-    def close(self, completion: Completion, found: Hypothesis | None = None) -> None:
-        """Completes the output of a request that has ended.
-
-        Args:
-            found: the hypothesis of a beam search that becomes the whole completion.
-        """
-        output = completion.output
-        if found is not None:
-            self._take_hypothesis(completion, found)
-            return
-        if not completion.text_is_complete:
-            held_back = completion.stop_strings.push(completion.detokenizer.flush())
-            completion.append_text(held_back + completion.stop_strings.flush())
-        assert completion.request.finish_reason is not None
-        output.finish_reason = completion.request.finish_reason.value
-        output.stop_reason = completion.request.stop_reason
-
-    def fail(self, completion: Completion, error: Exception) -> None:
-        """Completes the output of a request whose text cannot be made."""
-        completion.output.finish_reason = FinishReason.ERROR.value
-        completion.output.stop_reason = error_message(error)
-
-    def take_delta(self, completion: Completion) -> CompletionDelta:
-        """The part of the output that the caller has not been given yet."""
-        output = completion.output
-        first, text = completion.num_sent_tokens, completion.unsent_text
-        completion.num_sent_tokens, completion.unsent_text = len(output.token_ids), ""
-        token_ids = output.token_ids[first:]
-        return CompletionDelta(
-            completion.request_output.request_id,
-            output.index,
-            text,
-            token_ids,
-            output.logprobs[first:] if output.logprobs is not None and token_ids else None,
-            output.finish_reason,
-            output.stop_reason,
-        )
-
-    def keep_best(self, request_output: RequestOutput, n: int) -> list[CompletionDelta]:
-        """Leaves a finished request the n best of its completions, best first.
-
-        Returns:
-            Each of them whole.
-        """
-        best = sorted(request_output.outputs, key=_badness)[:n]
-        for index, completion in enumerate(best):
-            completion.index = index
-        request_output.outputs[:] = best
-        return [
-            CompletionDelta(
-                request_output.request_id,
-                completion.index,
-                completion.text,
-                completion.token_ids,
-                completion.logprobs,
-                completion.finish_reason,
-                completion.stop_reason,
-            )
-            for completion in best
-        ]
-
-    def append_prompt_logprobs(
-        self, request_output: RequestOutput, logprobs: Sequence[TokenLogprobs]
-    ) -> None:
-        if request_output.prompt_logprobs is None:
-            request_output.prompt_logprobs = [None]
-        for at in logprobs:
-            request_output.prompt_logprobs.append(self._logprobs_at(at.chosen, at.top))
-
-    def _append_token(self, completion: Completion, sampled: SampledToken) -> bool:
-        """Appends one token. Returns whether it ends the request."""
-        request, output, stop_strings = (
-            completion.request,
-            completion.output,
-            completion.stop_strings,
-        )
-        params = request.params
-        num_output_tokens = len(output.token_ids) + 1
-        end = request.end_after(sampled.token_id, num_output_tokens)
-        text = ""
-        # The text of a stop token is not shown.
-        if end is None or end[1] != sampled.token_id or params.include_stop_str_in_output:
-            text = completion.detokenizer.push(sampled.token_id)
-        if end is not None:
-            text += completion.detokenizer.flush()
-            completion.text_is_complete = True
-        # min_tokens holds for stop strings too: text before it is not searched.
-        if num_output_tokens > params.min_tokens:
-            text = stop_strings.push(text)
-            if end is not None:
-                text += stop_strings.flush()
-
-        completion.append_text(text)
-        output.token_ids.append(sampled.token_id)
-        if output.cumulative_logprob is not None:
-            assert sampled.chosen is not None
-            output.cumulative_logprob += sampled.chosen.logprob
-            if output.logprobs is not None:
-                output.logprobs.append(self._logprobs_at(sampled.chosen, sampled.top))
-        return end is not None or stop_strings.matched is not None
-
-    def _take_hypothesis(self, completion: Completion, found: Hypothesis) -> None:
-        stopped = found.finish_reason is FinishReason.STOP
-        shown = found.token_ids[:-1] if stopped else found.token_ids
-        detokenizer, output = completion.detokenizer, completion.output
-        completion.append_text("".join(map(detokenizer.push, shown)) + detokenizer.flush())
-        output.token_ids = list(found.token_ids)
-        output.cumulative_logprob = found.cumulative_logprob
-        output.score = found.score
-        output.finish_reason = found.finish_reason.value
-        output.stop_reason = found.stop_reason
-
-    def _logprobs_at(self, chosen: TokenLogprob, top: Sequence[TokenLogprob]) -> LogprobsAt:
-        return {
-            entry.token_id: Logprob(
-                entry.logprob,
-                entry.final_logprob,
-                entry.rank,
-                self.tokenizer.token_text(entry.token_id),
-            )
-            for entry in (*top, chosen)
-        }
-
-
-def _badness(completion: CompletionOutput) -> tuple[bool, float]:
-    """Sorts completions as `SamplingParams.best_of` says."""
-    failed = completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids
-    return failed, -(completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))
+        for entry in (*top, chosen)
+    }

@@ -1,31 +1,21 @@
 """The unfinished completions: the tokens that each step adds to them, and how they end."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from pellucid.engine.output_processor import Completion, OutputProcessor, error_message
+from pellucid.engine.completion import Completion, delta_of, error_message, logprobs_at
 from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import StepResult
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
-from pellucid.scheduling.request import FinishReason, Request
+from pellucid.scheduling.ends import FinishReason, Taken
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-
-
-@dataclass(frozen=True)
-class NewTokens:
-    """The tokens of a step that their requests take, by request id, in the order of the step.
-
-    Attributes:
-        token_ids: up to the token that ends the request.
-        stop_strings: the stop string that the last of these tokens completes.
-    """
-
-    token_ids: dict[str, list[int]] = field(default_factory=dict)
-    stop_strings: dict[str, str] = field(default_factory=dict)
+from pellucid.text.detokenizer import IncrementalDetokenizer
+from pellucid.text.stop_strings import StopStringMatcher
+from pellucid.text.tokenizer import Tokenizer
 
 
 class Completions:
@@ -35,7 +25,7 @@ class Completions:
     scheduler once a step, and hands them to `deltas` and to `close`.
 
     Args:
-        output_processor: makes text of tokens.
+        tokenizer: the model's.
         scheduler: finishes requests and reassigns beams.
         recorder: closes ledgers.
 
@@ -44,12 +34,10 @@ class Completions:
         outputs: of the callers' unfinished requests, by id.
     """
 
-    def __init__(
-        self, output_processor: OutputProcessor, scheduler: Scheduler, recorder: StepRecorder
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, recorder: StepRecorder) -> None:
         self.unfinished: dict[str, Completion] = {}
         self.outputs: dict[str, RequestOutput] = {}
-        self._output_processor = output_processor
+        self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._recorder = recorder
         # By caller's request: how many of the completions that were made are kept.
@@ -73,19 +61,22 @@ class Completions:
         if isinstance(params, BeamSearchParams):
             beams = BeamGroup.starting(params, requests)
         for request in requests:
-            completion = self._output_processor.start(
-                request, output, prepared.stop_strings, prepared.reasoning, beams
+            sampling = request.params
+            self.unfinished[request.request_id] = Completion(
+                request,
+                output,
+                IncrementalDetokenizer(
+                    self._tokenizer, request.prompt_token_ids, sampling.skip_special_tokens
+                ),
+                StopStringMatcher(
+                    prepared.stop_strings, sampling.include_stop_str_in_output, prepared.reasoning
+                ),
+                self._tokenizer,
+                beams,
             )
-            self.unfinished[request.request_id] = completion
         if isinstance(params, SamplingParams) and params.ranks:
             self._num_best[output.request_id] = params.n
         self.outputs[output.request_id] = output
-
-    def fail(self, errors: Mapping[str, Exception]) -> None:
-        """Finishes requests whose step has failed, and the other beams of their searches."""
-        for request_id, error in errors.items():
-            for request in self.unfinished[request_id].requests:
-                self._scheduler.finish(request, FinishReason.ERROR, error_message(error))
 
     def abort(self, request_id: str) -> None:
         """Finishes a caller's request; ignores an unknown id."""
@@ -95,36 +86,32 @@ class Completions:
                 for request in self.unfinished[f"{request_id}/{completion.index}"].requests:
                     self._scheduler.finish(request, FinishReason.ABORT)
 
-    def append(self, result: StepResult, now: float) -> NewTokens:
-        """Appends the sampled tokens of a step to the completions, before `Scheduler.update` appends them to
-        the requests.
-
-        Args:
-            result: the step's.
-            now: when the tokens had been sampled.
+    def take(self, result: StepResult, now: float) -> dict[str, Taken]:
+        """Finishes the requests that failed in a step, and appends the sampled tokens to the completions.
 
         Returns:
-            The tokens that the requests keep, for `Scheduler.update`.
+            What each request takes, by id, in the order of the step.
         """
+        self._fail(result.errors)
         for request_id, logprobs in result.prompt_logprobs.items():
-            completion = self.unfinished[request_id]
+            output = self.unfinished[request_id].request_output
             try:
-                self._output_processor.append_prompt_logprobs(completion.request_output, logprobs)
+                if output.prompt_logprobs is None:
+                    output.prompt_logprobs = [None]
+                output.prompt_logprobs += [
+                    logprobs_at(self._tokenizer, at.chosen, at.top) for at in logprobs
+                ]
             except Exception as error:
-                self.fail({request_id: error})
-        new = NewTokens()
+                self._fail({request_id: error})
+        taken: dict[str, Taken] = {}
         for request_id, sampled in result.sampled.items():
-            completion = self.unfinished[request_id]
             try:
-                token_ids = self._output_processor.append(completion, sampled)
+                new = self.unfinished[request_id].take(sampled, now)
             except Exception as error:
-                self.fail({request_id: error})
+                self._fail({request_id: error})
                 continue
-            completion.request_output.metrics.token_times += [now] * len(token_ids)
-            new.token_ids[request_id] = token_ids
-            if completion.stop_strings.matched is not None:
-                new.stop_strings[request_id] = completion.stop_strings.matched
-        return new
+            taken[request_id] = new
+        return taken
 
     def advance_searches(self, result: StepResult, now: float) -> None:
         """Advances each beam search whose live beams have all been computed by one token."""
@@ -157,14 +144,14 @@ class Completions:
         for request in ended:
             completion = self.unfinished[request.request_id]
             if completion.beams is None:
-                self._close(completion)
+                _close(completion)
                 completions[request.request_id] = completion
             elif completion.beams not in closed_searches:
                 closed_searches.add(completion.beams)
                 for result in self._close_search(completion.beams):
                     completions[result.request.request_id] = result
         return [
-            self._output_processor.take_delta(completion)
+            completion.take_delta()
             for completion in completions.values()
             if completion.request_output.request_id not in self._num_best
         ]
@@ -184,8 +171,14 @@ class Completions:
                 output.metrics.finished_time = now
                 output.ledger = ledger
                 if (num_best := self._num_best.pop(output.request_id, None)) is not None:
-                    best += self._output_processor.keep_best(output, num_best)
+                    best += _keep_best(output, num_best)
         return best
+
+    def _fail(self, errors: Mapping[str, Exception]) -> None:
+        """Finishes requests whose step has failed, and the other beams of their searches."""
+        for request_id, error in errors.items():
+            for request in self.unfinished[request_id].requests:
+                self._scheduler.finish(request, FinishReason.ERROR, error_message(error))
 
     def _close_search(self, beams: BeamGroup) -> list[Completion]:
         """Completes the output of a beam search with the hypotheses that it found; with none if it was aborted
@@ -197,11 +190,30 @@ class Completions:
             found = beams.search.finished[: len(outputs)]
             del outputs[len(found) :]
         for completion, hypothesis in zip(completions, found, strict=False):
-            self._close(completion, hypothesis)
+            _close(completion, hypothesis)
         return completions[: len(found)]
 
-    def _close(self, completion: Completion, found: Hypothesis | None = None) -> None:
-        try:
-            self._output_processor.close(completion, found)
-        except Exception as error:
-            self._output_processor.fail(completion, error)
+
+def _close(completion: Completion, found: Hypothesis | None = None) -> None:
+    try:
+        completion.close(found)
+    except Exception as error:
+        completion.fail(error)
+
+
+def _keep_best(output: RequestOutput, n: int) -> list[CompletionDelta]:
+    """Leaves a finished request the n best of its completions, best first.
+
+    Returns:
+        Each of them whole.
+    """
+    output.outputs[:] = sorted(output.outputs, key=_badness)[:n]
+    for index, completion in enumerate(output.outputs):
+        completion.index = index
+    return [delta_of(output, completion, completion.text) for completion in output.outputs]
+
+
+def _badness(completion: CompletionOutput) -> tuple[bool, float]:
+    """Sorts completions as `SamplingParams.best_of` says."""
+    failed = completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids
+    return failed, -(completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))

@@ -1,15 +1,18 @@
-"""The step executor: schedules a step and computes it. An error there ends requests, not the engine."""
+"""The core of an engine: each step is schedule, move, compute, sample, update. It knows tokens, and no text."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from pellucid.execution.model_runner import ModelRunner, StepResult
+from pellucid.execution.model_runner import ComputedStep, ModelRunner, StepResult
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level
 from pellucid.observing.ledger import StepTimes
+from pellucid.scheduling.ends import Taken
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.speculation.speculation import Speculation
 
 # For blocks from the disk, before the engine looks at new requests and aborts.
@@ -18,118 +21,203 @@ MAX_WAIT_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
-class StepExecutor:
-    """Asks for drafts, schedules a step, moves blocks, runs the forward, samples, and records the times.
-    `LLMEngine` adds text to it; the benchmark's `Session` uses it without text.
+class Judge(Protocol):
+    """Decides which of the sampled tokens each request takes, and whether it ends with them."""
+
+    def take(self, result: StepResult, now: float) -> Mapping[str, Taken]:
+        """What each request takes of a step's tokens, by id. Requests that failed are finished.
+
+        Args:
+            now: when the tokens had been sampled.
+        """
+        ...
+
+    def advance_searches(self, result: StepResult, now: float) -> None:
+        """Gives parked beams their tokens, once `Scheduler.update` has recorded the step."""
+        ...
+
+
+class StepObserver:
+    """Is told what a step does, between its parts. This one takes no notice."""
+
+    def begin_step(self, times: StepTimes) -> None:
+        """A step begins. Each part that ends stores its time in `times`."""
+
+    def observe_schedule(self, output: SchedulerOutput, running: Sequence[Request]) -> None:
+        """A step has been scheduled.
+
+        Args:
+            running: the running requests, including those that got no tokens in this step.
+        """
+
+    def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
+        """Tokens have been sampled at `now`, and the scheduler has not appended them yet."""
+
+
+class CoreOutput(NamedTuple):
+    """What a step did.
+
+    Attributes:
+        scheduled: what it computed.
+        taken: by request id, the tokens that it added, in the order of the step.
+        ended: the requests that ended with it, or since the step before.
+        expert_bytes: bytes of the experts' weights that it read.
+    """
+
+    scheduled: SchedulerOutput
+    taken: Mapping[str, Taken]
+    ended: Sequence[Request]
+    expert_bytes: int
+
+
+class _BlocksLostError(Exception):
+    """Moving blocks failed: the contents of blocks are undefined."""
+
+
+class EngineCore:
+    """Runs steps. An error there ends requests, not the engine.
 
     Args:
-        model_runner: moves blocks, runs forwards and samples.
-        scheduler: schedules steps.
+        scheduler: decides what a step computes.
+        model_runner: moves blocks, computes and samples.
+        judge: decides which tokens requests take.
         events: tells whether a subscriber wants tokens.
         clock: seconds, monotonic.
+        observer: is told what steps do.
         prefix_store: reads blocks from disk; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
     """
 
     def __init__(
         self,
-        model_runner: ModelRunner,
         scheduler: Scheduler,
+        model_runner: ModelRunner,
+        judge: Judge,
         events: EventBus,
         clock: Callable[[], float],
+        observer: StepObserver,
         prefix_store: DiskPrefixStore | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        self._model_runner = model_runner
-        self._scheduler = scheduler
-        self._kv_cache_manager = scheduler.kv_cache_manager
+        self.scheduler = scheduler
+        self.model_runner = model_runner
+        self.prefix_store = prefix_store
+        self.speculation = speculation
+        self._judge = judge
         self._events = events
         self._clock = clock
-        self._prefix_store = prefix_store
-        self._speculation = speculation
+        self._observer = observer
+        self._kv_cache_manager = scheduler.kv_cache_manager
         self._copy_error: Exception | None = None  # of recurrent states, after the last step
 
-    def schedule(self, now: float) -> SchedulerOutput:
-        """Decides on a step: with the blocks that have been read from the prefix store, and with drafts.
-
-        Args:
-            now: seconds, on the scheduler's clock.
-        """
-        if self._prefix_store is not None:
-            self._finish_reading(self._prefix_store)
-        if self._speculation is not None:
-            self._scheduler.draft(self._speculation.propose(self._scheduler.running))
-        return self._scheduler.schedule(now)
-
-    def run(self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes) -> StepResult:
-        """Computes a step.
-
-        Args:
-            scheduled_requests: may be empty.
-            times: the times at which the parts of the step end are stored here.
-        """
-        times.scheduled = times.executed = self._clock()
-        result = self._move_blocks() or self._forward(scheduled_requests, times)
-        times.sampled = self._clock()
-        if self._speculation is not None:
-            seconds = times.sampled - times.scheduled
-            times.drafting = self._speculation.drafting_seconds
-            self._speculation.observe(scheduled_requests, result, seconds)
-        return result
-
-    def save_blocks(self) -> None:
-        """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
-        saved are computed again. Recurrent states, which are copied as well, are undefined then: the next step
-        ends all requests.
-        """
+    def step(self) -> CoreOutput:
+        """Computes one step. If the forward fails, all requests of the step end. If moving blocks fails, block
+        contents are undefined, and all requests that may have blocks end."""
+        times = StepTimes(self._clock())
+        output = self._schedule(times)
         try:
-            self._model_runner.transfer(self._kv_cache_manager.block_ops.take())
+            self._move()
+            computed = self._compute(output, times)
+            result = self._sample(output, computed)
+        except _BlocksLostError as error:
+            result = self._lose_blocks(error)
         except Exception as error:
-            _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.states.exist:
-                self._copy_error = error
+            result = _failed(output, error)
+        return self._update(output, result, times)
 
-    def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
-        """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
-        next step has nothing else to compute."""
-        wait = MAX_WAIT_SECONDS if self._scheduler.waits_for_reads_alone else 0.0
-        for read_id, payloads in prefix_store.take_read(wait):
-            self._scheduler.finish_reading(read_id, payloads)
+    def take_ended(self) -> Sequence[Request]:
+        """The requests that have ended since the last call."""
+        ended = self.scheduler.take_ended()
+        if ended and self.speculation is not None:
+            self.speculation.forget(ended)
+        return ended
 
-    def _move_blocks(self) -> StepResult | None:
-        """Moves blocks as scheduled. If that fails, block contents are undefined: clears the prefix
-        index and fails every started request."""
+    def _schedule(self, times: StepTimes) -> SchedulerOutput:
+        """Decides on a step: with the blocks that have been read from the prefix store, and with drafts."""
+        self._observer.begin_step(times)
+        if self.prefix_store is not None:
+            self._finish_reading(self.prefix_store)
+        if self.speculation is not None:
+            self.scheduler.draft(self.speculation.propose(self.scheduler.running))
+            times.drafting = self.speculation.drafting_seconds
+        output = self.scheduler.schedule(times.started)
+        self._observer.observe_schedule(output, self.scheduler.running)
+        times.scheduled = times.executed = self._clock()
+        return output
+
+    def _move(self) -> None:
+        """Moves blocks as scheduled."""
         copy_error, self._copy_error = self._copy_error, None
         ops = self._kv_cache_manager.block_ops.take()
         try:
             if copy_error is not None:
                 raise copy_error
-            self._model_runner.transfer(ops)
+            self.model_runner.transfer(ops)
         except Exception as error:
-            _log.exception("blocks could not be moved")
-            self._kv_cache_manager.reset_prefix_cache()
-            self._scheduler.cancel_reading()
-            started = self._scheduler.started_requests()
-            return StepResult(errors={request.request_id: error for request in started})
-        return None
+            raise _BlocksLostError from error
 
-    def _forward(
-        self, scheduled_requests: Sequence[ScheduledRequest], times: StepTimes
-    ) -> StepResult:
-        """Runs the forward and samples. If the forward fails, all requests of the step fail."""
-        if not scheduled_requests:
+    def _compute(self, output: SchedulerOutput, times: StepTimes) -> ComputedStep | None:
+        """Runs the forward; None: nothing was scheduled."""
+        if not output.scheduled:
+            return None
+        computed = self.model_runner.execute(output.scheduled)
+        times.executed = self._clock()
+        return computed
+
+    def _sample(self, output: SchedulerOutput, computed: ComputedStep | None) -> StepResult:
+        if computed is None:
             return StepResult()
+        watches = self._events.watches if self._events.wants(Level.TOKEN) else None
+        return self.model_runner.sample(output.scheduled, computed, watches)
+
+    def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
+        """Has the judge decide on the sampled tokens, and records what the requests take of them."""
+        times.sampled = now = self._clock()
+        taken = self._judge.take(result, now)
+        if self.speculation is not None:
+            self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)
+        self._observer.observe_tokens(result, taken, now)
+        self.scheduler.update(output, taken, now)
+        self._judge.advance_searches(result, now)
+        self._save_blocks()
+        return CoreOutput(output, taken, self.take_ended(), result.expert_bytes)
+
+    def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
+        """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
+        next step has nothing else to compute."""
+        wait = MAX_WAIT_SECONDS if self.scheduler.waits_for_reads_alone else 0.0
+        for read_id, payloads in prefix_store.take_read(wait):
+            self.scheduler.finish_reading(read_id, payloads)
+
+    def _save_blocks(self) -> None:
+        """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
+        saved are computed again. Recurrent states, which are copied as well, are undefined then: the next step
+        ends all requests.
+        """
         try:
-            logits = self._model_runner.execute(scheduled_requests)
-            times.executed = self._clock()
-            watches = self._events.watches if self._events.wants(Level.TOKEN) else None
-            return self._model_runner.sample(scheduled_requests, logits, watches)
+            self.model_runner.transfer(self._kv_cache_manager.block_ops.take())
         except Exception as error:
-            _log.exception("a step failed, and its requests with it")
-            return StepResult(
-                errors={
-                    request.request_id: error
-                    for scheduled in scheduled_requests
-                    for request in (scheduled.request, *scheduled.samplers)
-                }
-            )
+            _log.exception("blocks could not be saved")
+            if self._kv_cache_manager.states.exist:
+                self._copy_error = error
+
+    def _lose_blocks(self, lost: _BlocksLostError) -> StepResult:
+        """Clears the prefix index, and fails every started request."""
+        error = lost.__cause__
+        assert isinstance(error, Exception)
+        _log.error("blocks could not be moved", exc_info=error)
+        self._kv_cache_manager.reset_prefix_cache()
+        self.scheduler.cancel_reading()
+        return _errors(self.scheduler.started_requests(), error)
+
+
+def _failed(output: SchedulerOutput, error: Exception) -> StepResult:
+    """Fails all requests of a step."""
+    _log.error("a step failed, and its requests with it", exc_info=error)
+    return _errors(
+        (each for part in output.scheduled for each in (part.request, *part.samplers)), error
+    )
+
+
+def _errors(requests: Iterable[Request], error: Exception) -> StepResult:
+    return StepResult(errors={request.request_id: error for request in requests})

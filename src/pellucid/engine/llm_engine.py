@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pellucid.engine.completions import Completions
+from pellucid.engine.engine_core import EngineCore
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
-from pellucid.engine.output_processor import OutputProcessor
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
-from pellucid.engine.step_executor import StepExecutor
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
@@ -36,7 +35,6 @@ from pellucid.outputs import (
 )
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
@@ -96,7 +94,6 @@ class LLMEngine:
             Sampler(),
             storage.transfer,
         )
-        self.output_processor = OutputProcessor(model.tokenizer)
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
         self.inspector = Inspector(
             config, model, self.scheduler, self.model_runner, self._request_maker
@@ -118,15 +115,17 @@ class LLMEngine:
         self._speculation = make_speculation(
             config, model.config, clock, self.events, proposer, draft_model
         )
-        self._executor = StepExecutor(
-            self.model_runner,
+        self._completions = Completions(model.tokenizer, self.scheduler, self._recorder)
+        self._core = EngineCore(
             self.scheduler,
+            self.model_runner,
+            self._completions,
             self.events,
             clock,
+            self._recorder,
             storage.prefix_store,
             self._speculation,
         )
-        self._completions = Completions(self.output_processor, self.scheduler, self._recorder)
         age_us = self.events.to_us(clock())
         self.events.introduce(hello(config, model, weights, self.memory_plan, ceilings, age_us))
         self._request_numbers = itertools.count()
@@ -325,7 +324,7 @@ class LLMEngine:
         self.scheduler.add_request(*requests)
         self._completions.start(output, requests, prepared)
         for request in requests:
-            self._recorder.add(request, request_id, encoded.encoded_time)
+            self._recorder.add(request, output, encoded.encoded_time)
         if continues is not None:
             parent = self._completions.unfinished.get(continues[0])
             if parent is not None and len(requests) == 1:
@@ -339,23 +338,11 @@ class LLMEngine:
         requests of the step end. If moving blocks fails, all requests that may have blocks end. The engine
         continues.
         """
-        times = self._recorder.begin_step(self.clock())
-        output = self._executor.schedule(times.started)
-        self._recorder.record_work(output, self.scheduler.running, self._completions.unfinished)
-        result = self._executor.run(output.scheduled, times)
-        self._completions.fail(result.errors)
-        new = self._completions.append(result, times.sampled)
-        self._recorder.observe_tokens(
-            result, new.token_ids, self._completions.unfinished, times.sampled
-        )
-        self.scheduler.update(output, new.token_ids, times.sampled, new.stop_strings)
-        self._completions.advance_searches(result, times.sampled)
-        self._executor.save_blocks()
-        ended = self._take_ended()
-        deltas = self._completions.deltas(new.token_ids, ended)
-        times.emitted = self.clock()
-        self._recorder.end_step(output, result.expert_bytes)
-        return deltas + self._completions.close(ended, times.emitted)
+        step = self._core.step()
+        deltas = self._completions.deltas(step.taken, step.ended)
+        now = self.clock()
+        self._recorder.end_step(step, now)
+        return deltas + self._completions.close(step.ended, now)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
         """Ends a request at once, running or waiting; ignores unknown and finished ids.
@@ -364,7 +351,7 @@ class LLMEngine:
             The last deltas of its completions that were unfinished.
         """
         self._completions.abort(request_id)
-        ended = self._take_ended()
+        ended = self._core.take_ended()
         return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
 
     def snapshot(self, with_tokens: bool = False) -> Snapshot:
@@ -374,13 +361,6 @@ class LLMEngine:
             with_tokens: name the tokens of each request.
         """
         return self.scheduler.snapshot(self.events.last_seq, with_tokens)
-
-    def _take_ended(self) -> Sequence[Request]:
-        """The requests that have ended since the last call."""
-        ended = self.scheduler.take_ended()
-        if ended and self._speculation is not None:
-            self._speculation.forget(ended)
-        return ended
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
+from pellucid.engine.engine_core import CoreOutput, StepObserver
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
@@ -10,7 +11,6 @@ from pellucid.engine.engine_events import (
     token_chosen,
     token_source,
 )
-from pellucid.engine.output_processor import Completion
 from pellucid.execution.model_runner import StepResult
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
@@ -18,6 +18,8 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level, to_us
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
+from pellucid.outputs import RequestOutput
+from pellucid.scheduling.ends import Taken
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.text.tokenizer import Tokenizer
@@ -25,7 +27,7 @@ from pellucid.text.tokenizer import Tokenizer
 NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
 
-class StepRecorder:
+class StepRecorder(StepObserver):
     """Owns the ledgers of unfinished requests, updates their metrics, and emits the events `step`, `tok`,
     `req.add` and `req.ledger`.
 
@@ -62,44 +64,30 @@ class StepRecorder:
         self._works: list[Work] = []
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
         self._left_out: list[str] = []
+        self._requests: dict[str, tuple[Request, RequestOutput]] = {}  # unfinished, by id
         self._last_emitted: float | None = None
         self._token_times: dict[str, float] = {}  # of the last token that a subscriber watched
 
-    def add(self, request: Request, parent_id: str, queued: float) -> None:
+    def add(self, request: Request, output: RequestOutput, queued: float) -> None:
         """Records that a request has been queued.
 
         Args:
-            parent_id: the caller's request, of which this one computes a completion.
+            output: of the caller's request, of which this one computes a completion.
             queued: when its prompt had been tokenized.
         """
+        self._requests[request.request_id] = request, output
         self._ledgers.open(request.request_id, request.arrival_time, queued)
         if self._bus.active:
             arrive_us = self._bus.to_us(request.arrival_time)
             with_prompt = self._bus.wants(Level.TOKEN)
-            self._bus.emit(request_added(request, parent_id, arrive_us, with_prompt))
+            self._bus.emit(request_added(request, output.request_id, arrive_us, with_prompt))
 
-    def begin_step(self, now: float) -> StepTimes:
-        """Records that a step begins at `now`, in seconds on the engine's clock.
-
-        Returns:
-            The step's times, for the caller to fill in.
-        """
+    def begin_step(self, times: StepTimes) -> None:
         self._bus.begin_step()
-        self._times = StepTimes(now)
-        return self._times
+        self._times = times
 
-    def record_work(
-        self,
-        output: SchedulerOutput,
-        running: Sequence[Request],
-        completions: Mapping[str, Completion],
-    ) -> None:
-        """Records which work a step will do for each request.
-
-        Args:
-            running: the running requests after scheduling, including those that got no tokens in this step.
-            completions: by request id.
-        """
+    def observe_schedule(self, output: SchedulerOutput, running: Sequence[Request]) -> None:
+        """Records which work a step will do for each request."""
         self._works = []
         self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
@@ -117,7 +105,7 @@ class StepRecorder:
                 self._flops(scheduled.start, scheduled.end, num_logits),
             )
             self._works.append(work)
-            request_output = completions[request.request_id].request_output
+            _, request_output = self._requests[request.request_id]
             metrics = request_output.metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = self._times.started
@@ -134,22 +122,12 @@ class StepRecorder:
             ids = (request.request_id for request in running)
             self._left_out = [request_id for request_id in ids if request_id not in in_step]
 
-    def observe_tokens(
-        self,
-        result: StepResult,
-        token_ids: Mapping[str, Sequence[int]],
-        completions: Mapping[str, Completion],
-        now: float,
-    ) -> None:
-        """Emits the tokens of a step that subscribers watch, before the scheduler appends them.
-
-        Args:
-            token_ids: the sampled tokens that each request keeps.
-        """
+    def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
+        """Emits the tokens of a step that subscribers watch."""
         for request_id, observations in result.observations.items():
             self._bus.spend(sum(observation.seconds for observation in observations))
-            request = completions[request_id].request
-            num_tokens = len(token_ids.get(request_id, ()))
+            request, _ = self._requests[request_id]
+            num_tokens = len(taken[request_id].token_ids) if request_id in taken else 0
             for index in range(num_tokens):
                 before = self._token_times.get(request_id)
                 itl_us = None if before is None else to_us(now - before)
@@ -160,13 +138,11 @@ class StepRecorder:
                     token_chosen(request, position, source, observations[index], show, itl_us)
                 )
 
-    def end_step(self, output: SchedulerOutput, expert_bytes: int) -> None:
-        """Records that a step has ended. The ledgers of requests that ended with it are still open.
-
-        Args:
-            expert_bytes: bytes of the experts' weights that the step read.
-        """
-        times = self._times
+    def end_step(self, step: CoreOutput, now: float) -> None:
+        """Records that the text of a step has been made at `now`. The ledgers of requests that ended with it are
+        still open."""
+        output, times = step.scheduled, self._times
+        times.emitted = now
         preempted = [request.request_id for request in output.preempted]
         self._ledgers.step(times, self._works, preempted, self._left_out)
         for scheduled in output.scheduled:
@@ -175,11 +151,12 @@ class StepRecorder:
         if self._works and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = times.started - last
-            self._bus.emit(self._costs.step(self._works, times, idle, expert_bytes))
+            self._bus.emit(self._costs.step(self._works, times, idle, step.expert_bytes))
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:
         """Closes the ledger of a request that has ended."""
+        del self._requests[request_id]
         self._token_times.pop(request_id, None)
         ledger = self._ledgers.close(request_id, now)
         if self._bus.active:

@@ -210,8 +210,7 @@ class ModelRunner:
         sampled = [self._choose(request, computed, first, row, result, observe)]
         result.sampled[request.request_id] = sampled
         for number, draft in enumerate(request.draft_token_ids, 1):
-            num_output_tokens = request.num_output_tokens + number
-            if sampled[-1].token_id != draft or request.end_after(draft, num_output_tokens):
+            if sampled[-1].token_id != draft:
                 break
             row = SamplingRow.of(request, number)
             try:

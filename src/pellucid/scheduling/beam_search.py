@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pellucid.inputs.beam_search_params import BeamSearchParams
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.ends import EndRule, FinishReason
+from pellucid.scheduling.request import Request, RequestStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,13 @@ class BeamSearch:
 
     Args:
         params: width, penalty and when to stop.
-        max_tokens: of params and of the context, the smaller.
-        stop_token_ids: tokens that end a beam.
+        end_rule: says which token ends a beam.
     """
 
-    def __init__(
-        self, params: BeamSearchParams, max_tokens: int, stop_token_ids: frozenset[int]
-    ) -> None:
+    def __init__(self, params: BeamSearchParams, end_rule: EndRule) -> None:
         self.params = params
-        self.max_tokens = max_tokens
-        self.stop_token_ids = stop_token_ids
-        self.num_candidates = params.num_candidates(len(stop_token_ids))
+        self.end_rule = end_rule
+        self.num_candidates = params.num_candidates(len(end_rule.stop_token_ids))
         self.live: tuple[Beam, ...] = (Beam(),)  # best first; after k steps all have k tokens
         self.finished: tuple[Hypothesis, ...] = ()  # best first, at most beam_width
 
@@ -110,7 +107,8 @@ class BeamSearch:
         live: list[Beam] = []
         finished = list(self.finished)
         for rank, beam in enumerate(islice(ranked, self.num_candidates)):
-            if (end := self._end(beam)) is None:
+            end = self.end_rule.end_after(beam.token_ids[-1], len(beam.token_ids))
+            if end is None:
                 live.append(beam)
             elif rank < self.params.beam_width:
                 # The others were looked at only so that enough beams go on.
@@ -121,15 +119,6 @@ class BeamSearch:
 
     def _extensions(self, parent: int, candidates: Sequence[BeamCandidate]) -> Iterator[Beam]:
         return (self.live[parent].extended(candidate, parent) for candidate in candidates)
-
-    def _end(self, beam: Beam) -> tuple[FinishReason, int | str] | None:
-        """Why a beam ends with its last token, if it does."""
-        if beam.token_ids[-1] in self.stop_token_ids:
-            return FinishReason.STOP, beam.token_ids[-1]
-        if len(beam.token_ids) < self.max_tokens:
-            return None
-        limit = "max_tokens" if self.max_tokens == self.params.max_tokens else "context_length"
-        return FinishReason.LENGTH, limit
 
     def _hypothesis(
         self, beam: Beam, finish_reason: FinishReason, stop_reason: int | str
@@ -148,7 +137,7 @@ class BeamSearch:
         best = self.live[0]
         length = len(best.token_ids)
         if self.params.early_stopping == "never" and self.params.length_penalty > 0:
-            length = self.max_tokens
+            length = self.end_rule.max_tokens
         return self._score(best, length) > self.finished[-1].score
 
 
@@ -181,8 +170,7 @@ class BeamGroup:
     @staticmethod
     def starting(params: BeamSearchParams, requests: Sequence[Request]) -> "BeamGroup":
         """The group of a search that has not begun."""
-        first = requests[0]
-        return BeamGroup(BeamSearch(params, first.max_tokens, first.stop_token_ids), requests)
+        return BeamGroup(BeamSearch(params, requests[0].end_rule), requests)
 
     @property
     def has_ended(self) -> bool:

@@ -7,19 +7,13 @@ from typing import Protocol, TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.answer_tokens import AnswerTokens
+from pellucid.scheduling.ends import EndRule, FinishReason
 
 
 class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-class FinishReason(Enum):
-    STOP = "stop"  # an end token, a stop token or a stop string
-    LENGTH = "length"  # max_tokens, max_time or the context length
-    ABORT = "abort"  # the caller gave up
-    ERROR = "error"  # this request failed; the engine and the others did not
 
 
 class TokenGrammar(Protocol):
@@ -54,7 +48,6 @@ class TokenBudget(Protocol):
         ...
 
 
-End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
 Key: TypeAlias = tuple[float, int]
 
 
@@ -88,6 +81,7 @@ class Request:
     # ----
     deadline: float = field(init=False)  # when `max_time` is over, on the caller's clock
     stop_token_ids: frozenset[int] = field(init=False)  # end the request; `min_tokens` forbids them
+    end_rule: EndRule = field(init=False)
     # ----
     status: RequestStatus = RequestStatus.WAITING
     # Never changes: which request of a caller comes first, and is preempted last.
@@ -113,6 +107,9 @@ class Request:
         self.deadline = float("inf") if max_time is None else self.arrival_time + max_time
         eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
         self.stop_token_ids = eos | frozenset(self.params.stop_token_ids)
+        by_params = self.max_tokens == self.params.max_tokens
+        limit = "max_tokens" if by_params else "context_length"
+        self.end_rule = EndRule(self.stop_token_ids, self.max_tokens, limit)
 
     @property
     def waits_for_group(self) -> bool:
@@ -160,23 +157,6 @@ class Request:
         is_running = self.status is RequestStatus.RUNNING
         return is_running or self.num_processed_tokens > 0 or self.max_computed_tokens > 0
 
-    def end_after(self, token_id: int, num_output_tokens: int) -> End | None:
-        """Why the request ends with a token, if it does.
-
-        Args:
-            token_id: the last output token.
-            num_output_tokens: output tokens up to and including that one.
-        """
-        if token_id in self.stop_token_ids:
-            return FinishReason.STOP, token_id
-        if self.grammar is not None:
-            if self.grammar.is_complete(self._answer_with(token_id, num_output_tokens)):
-                return FinishReason.STOP, "structured_outputs"
-        if num_output_tokens < self.max_tokens:
-            return None
-        by_params = self.max_tokens == self.params.max_tokens
-        return FinishReason.LENGTH, "max_tokens" if by_params else "context_length"
-
     def answer(self, num_drafts: int = 0) -> AnswerTokens:
         """The output and the first `num_drafts` drafts."""
         num_output_tokens = len(self.output_token_ids)
@@ -186,14 +166,6 @@ class Request:
             self.draft_token_ids[:num_drafts],
             num_output_tokens - self.num_guessed_tokens,
         )
-
-    def _answer_with(self, token_id: int, num_output_tokens: int) -> AnswerTokens:
-        """The first `num_output_tokens` of output and drafts, the last of them replaced by `token_id`."""
-        num_before, num_known = num_output_tokens - 1, len(self.output_token_ids)
-        num_output = min(num_before, num_known)
-        drafts = self.draft_token_ids[: num_before - num_output]
-        num_settled = min(num_output, num_known - self.num_guessed_tokens)
-        return AnswerTokens(self.output_token_ids, num_output, (*drafts, token_id), num_settled)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens at positions start .. end - 1: prompt, then output, then drafts."""

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import count
-from types import MappingProxyType
 
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.observing.events import Snapshot
+from pellucid.scheduling.ends import FinishReason, Taken
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.preemption import Preemption
-from pellucid.scheduling.request import End, FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
@@ -157,51 +157,48 @@ class Scheduler:
     def update(
         self,
         output: SchedulerOutput,
-        token_ids: Mapping[str, Sequence[int]],
+        taken: Mapping[str, Taken],
         now: float,
-        stop_strings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Records the results of a step: appends the sampled tokens, rewinds requests to their last right
-        draft, publishes newly filled blocks to the prefix index, and finishes requests.
+        """Records the results of a step: appends tokens, rewinds requests to their last right draft, publishes
+        newly filled blocks to the prefix index, and finishes requests.
 
         A request that was sampled and got no token is parked until `reassign` gives it a token. It keeps
         its blocks as long as no other request needs them.
 
         Args:
             output: the step, as scheduled.
-            token_ids: by request id, the tokens that the samplers got: right drafts, and one token
-                more. Those after a token that ends its request are dropped.
-            now: seconds, for `max_time`.
-            stop_strings: by request id, the stop string that the last of its tokens completes.
+            taken: by request id, what the samplers take: right drafts, and one token more.
+            now: seconds, for events.
         """
         watched = self._events.active
         siblings = self._queues.siblings
         for scheduled in output.scheduled:
             request, samplers = scheduled.request, scheduled.samplers
-            ends: list[tuple[Request, End | None]] = []  # of the samplers that got tokens
+            got_tokens: list[tuple[Request, Taken]] = []
             for sampler in samplers:
-                sampled = token_ids.get(sampler.request_id)
-                if sampled and sampler.status is not RequestStatus.FINISHED:
-                    ends.append((sampler, self._commit(sampler, sampled, now)))
+                new = taken.get(sampler.request_id)
+                if new is not None and sampler.status is not RequestStatus.FINISHED:
+                    sampler.output_token_ids += new.token_ids
+                    got_tokens.append((sampler, new))
             if request.status is not RequestStatus.FINISHED:
                 self._advance(scheduled)
-                if samplers and not ends:
+                if samplers and not got_tokens:
                     self._queues.park(request)
-            if siblings and ends:
+            if siblings and got_tokens:
                 self._part_siblings(scheduled)
-            for sampler, end in ends:
+            for sampler, new in got_tokens:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
                 if watched:
-                    self._events.sampled(sampler, len(token_ids[sampler.request_id]), now)
+                    self._events.sampled(sampler, len(new.token_ids), now)
                     self._events.computed(sampler)
-                if stop_strings and sampler.request_id in stop_strings:
-                    end = FinishReason.STOP, stop_strings[sampler.request_id]
-                if end is not None:
-                    self.finish(sampler, *end)
+                if new.end is not None:
+                    self.finish(sampler, *new.end)
         if watched:
             self._events.blocks()
-            num_sampled, running = sum(map(len, token_ids.values())), len(self.running)
+            num_sampled = sum(len(new.token_ids) for new in taken.values())
+            running = len(self.running)
             self._events.stat(output, num_sampled, now, running, len(self._queues) - running)
 
     def snapshot(self, as_of_seq: int, with_tokens: bool = False) -> Snapshot:
@@ -528,15 +525,6 @@ class Scheduler:
                 self._queues.queue(follower)
 
     # ---- results of a step
-
-    def _commit(self, request: Request, token_ids: Sequence[int], now: float) -> End | None:
-        """Appends tokens to a request's output. Returns why it ends, if it does."""
-        output_token_ids = request.output_token_ids
-        for token_id in token_ids:
-            output_token_ids.append(token_id)
-            if (end := request.end_after(token_id, len(output_token_ids))) is not None:
-                return end
-        return (FinishReason.LENGTH, "max_time") if now >= request.deadline else None
 
     def _advance(self, scheduled: ScheduledRequest) -> None:
         """Advances a request's counters by the computed tokens, and rewinds the request if a draft was wrong."""

@@ -19,9 +19,10 @@ from pellucid.observing.events import (
     StateOps,
 )
 from pellucid.scheduling.block import Block
+from pellucid.scheduling.ends import FinishReason
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixMatch
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 
 STAT_SECONDS = 0.5  # between two events `stat`

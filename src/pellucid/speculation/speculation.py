@@ -11,6 +11,7 @@ from pellucid.inputs.config import MAX_DRAFT_TOKENS, EngineConfig
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import DraftRound, DraftStep, Level, Speculating, to_us
 from pellucid.outputs import SpeculationStatistics
+from pellucid.scheduling.ends import Taken
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.speculation.draft_comparison import compare_drafts
@@ -112,6 +113,7 @@ class Speculation:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         result: StepResult,
+        taken: Mapping[str, Taken],
         seconds: float,
     ) -> None:
         """Counts the right drafts of a step that was computed, and records the step's time for the policy.
@@ -119,12 +121,13 @@ class Speculation:
         Args:
             scheduled_requests: the step's; `Scheduler.update` has not removed their drafts yet.
             result: the step's.
+            taken: by request id, the tokens that it added.
             seconds: time of forward and sampling.
         """
         if self._num_skipped or not scheduled_requests:
             return
         outcomes = [
-            self._outcome(each.request, result)
+            self._outcome(each.request, result, taken)
             for each in scheduled_requests
             if each.num_draft_tokens
         ]
@@ -159,10 +162,12 @@ class Speculation:
                 )
             )
 
-    def _outcome(self, request: Request, result: StepResult) -> DraftOutcome:
+    def _outcome(
+        self, request: Request, result: StepResult, taken: Mapping[str, Taken]
+    ) -> DraftOutcome:
         """Counts a request's right drafts."""
         drafts = request.draft_token_ids
-        sampled = [token.token_id for token in result.sampled.get(request.request_id, ())]
+        sampled = taken.get(request.request_id, Taken(())).token_ids
         num_right = 0
         for draft, token_id in zip(drafts, sampled, strict=False):
             if draft != token_id:
