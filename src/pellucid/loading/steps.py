@@ -1,12 +1,11 @@
 """Takes the steps that make our rows of a stored tensor."""
 
-from functools import singledispatch
-
 import numpy as np
+import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.facts.model_config import LayerConfig
+from pellucid.facts.model_config import AttentionConfig, LayerConfig
 from pellucid.loading.tensor_source import as_floats
 from pellucid.models.stored_weights import (
     Alternate,
@@ -23,7 +22,6 @@ from pellucid.models.stored_weights import (
 )
 
 
-@singledispatch
 def take(
     step: Step, tensor: UniformMatrix, shape: Shape, layer: LayerConfig | None
 ) -> UniformMatrix:
@@ -37,42 +35,31 @@ def take(
     Raises:
         ValueError: the tensor has too few rows. The message continues the tensor's name.
     """
+    match step:
+        case Transposed():
+            return np.asarray(as_floats(tensor).T)
+        case TransposedOrNot():
+            return tensor if tensor.shape == shape else np.asarray(as_floats(tensor).T)
+        case Offset():
+            return np.asarray(as_floats(tensor).astype(np.float32) + np.float32(step.amount))
+        case NegativeExp():
+            return np.asarray(-np.exp(as_floats(tensor).astype(np.float32)))
+        case Alternate():
+            return _rows(tensor, slice(step.index, None, 2))
+        case Half():
+            return _rows(tensor, slice(step.index * shape[0], (step.index + 1) * shape[0]))
+        case Depthwise():
+            return as_floats(tensor).reshape(shape)
+        case Rows():
+            assert layer is not None
+            return _ordered(tensor, np.array(step.order(layer)))
+        case HalvesFirst():
+            assert layer is not None and layer.attention is not None
+            return _rows(tensor, _halves_first(tensor.shape[0], layer.attention))
     raise NotImplementedError(step)
 
 
-@take.register
-def _(_: Transposed, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return np.asarray(as_floats(tensor).T)
-
-
-@take.register
-def _(_: TransposedOrNot, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return tensor if tensor.shape == shape else as_floats(tensor).T
-
-
-@take.register
-def _(step: Offset, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return np.asarray(as_floats(tensor).astype(np.float32) + np.float32(step.amount))
-
-
-@take.register
-def _(_: NegativeExp, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return np.asarray(-np.exp(as_floats(tensor).astype(np.float32)))
-
-
-@take.register
-def _(step: Half, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return _rows(tensor, slice(step.index * shape[0], (step.index + 1) * shape[0]))
-
-
-@take.register
-def _(step: Alternate, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return _rows(tensor, slice(step.index, None, 2))
-
-
-@take.register
-def _(step: Rows, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    order = np.array(step.order(layer))
+def _ordered(tensor: UniformMatrix, order: npt.NDArray[np.intp]) -> UniformMatrix:
     if order.max() >= tensor.shape[0]:
         raise ValueError(
             f"has {tensor.shape[0]} rows: config.json asks for {order.max() + 1} at least"
@@ -80,21 +67,14 @@ def _(step: Rows, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> Un
     return _rows(tensor, order)
 
 
-@take.register
-def _(_: HalvesFirst, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    attention = layer.attention
-    assert attention is not None
-    heads = np.arange(tensor.shape[0]).reshape(-1, attention.head_dim)
+def _halves_first(num_rows: int, attention: AttentionConfig) -> npt.NDArray[np.intp]:
+    """The order of the rows of q or k [heads * D] whose rotated pairs of rows stand side by side."""
+    heads = np.arange(num_rows).reshape(-1, attention.head_dim)
     dim = attention.head_dim if attention.rope is None else attention.rope.dim
     pairs = heads[:, :dim].reshape(len(heads), -1, 2)
     halves = pairs.transpose(0, 2, 1).reshape(len(heads), dim)
-    return _rows(tensor, np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1))
+    return np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1)
 
 
-@take.register
-def _(_: Depthwise, tensor: UniformMatrix, shape: Shape, layer: LayerConfig) -> UniformMatrix:
-    return as_floats(tensor).reshape(shape)
-
-
-def _rows(tensor: UniformMatrix, index: slice | np.ndarray) -> UniformMatrix:
+def _rows(tensor: UniformMatrix, index: slice | npt.NDArray[np.intp]) -> UniformMatrix:
     return tensor.rows(index) if isinstance(tensor, QuantizedMatrix) else np.asarray(tensor[index])

@@ -37,6 +37,7 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
     sliding_pattern,
 )
+from pellucid.models.layers import RMSNorm
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 from pellucid.models.stored_weights import (
@@ -54,16 +55,14 @@ class SandwichLayer(LlamaLayer):
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         super().__init__(config, parameters, ops, layer)
-        prefix, hidden = f"layers.{layer}", config.hidden_size
-        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
-        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
+        model, prefix = (config, parameters, ops), f"layers.{layer}"
+        self.attention_post_norm = RMSNorm(*model, f"{prefix}.attention_post_norm")
+        self.mlp_post_norm = RMSNorm(*model, f"{prefix}.mlp_post_norm")
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
-        ops = self.ops
-        y = self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
-        x = x + ops.rms_norm(y, self.attention_post_norm, self.eps)
-        y = self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
-        return x + ops.rms_norm(y, self.mlp_post_norm, self.eps)
+        y = self.attention(self.attention_norm(x), batch, kv_layer)
+        x = x + self.attention_post_norm(y)
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 
 class SandwichDecoder(LlamaDecoder):

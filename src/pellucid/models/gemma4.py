@@ -37,7 +37,7 @@ from pellucid.models.gguf_metadata import (
     num_layers,
     sliding_pattern,
 )
-from pellucid.models.layers import Attention, Experts, GatedMLP, lm_head
+from pellucid.models.layers import Attention, Experts, GatedMLP, RMSNorm, lm_head
 from pellucid.models.mixture import APART_GATE_UP, EXPERT_KEYS, MAX_EXPERTS, gguf_experts
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 from pellucid.models.stored_weights import (
@@ -59,23 +59,21 @@ class Gemma4Layer:
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
         facts, hidden, prefix = config.layers[layer], config.hidden_size, f"layers.{layer}"
+        model = config, parameters, ops
         self.ops = ops
-        self.eps = config.norm_eps
-        self.attention_norm = parameters.vector(f"{prefix}.attention_norm.weight", hidden)
-        self.attention = Attention(config, parameters, ops, layer)
-        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
-        self.mlp_norm = parameters.vector(f"{prefix}.mlp_norm.weight", hidden)
-        self.mlp = GatedMLP(config, parameters, ops, layer)
-        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
-        self.experts = (
-            None if facts.experts is None else ExpertsBeside(config, parameters, ops, layer)
-        )
+        self.attention_norm = RMSNorm(*model, f"{prefix}.attention_norm")
+        self.attention = Attention(*model, layer)
+        self.attention_post_norm = RMSNorm(*model, f"{prefix}.attention_post_norm")
+        self.mlp_norm = RMSNorm(*model, f"{prefix}.mlp_norm")
+        self.mlp = GatedMLP(*model, layer)
+        self.mlp_post_norm = RMSNorm(*model, f"{prefix}.mlp_post_norm")
+        self.experts = None if facts.experts is None else ExpertsBeside(*model, layer)
         self.embedding_size = facts.embedding_size
         if self.embedding_size:
             own = f"{prefix}.embedding"
             self.gate_proj = parameters.matrix(f"{own}_gate_proj", self.embedding_size, hidden)
             self.out_proj = parameters.matrix(f"{own}_out_proj", hidden, self.embedding_size)
-            self.embedding_norm = parameters.vector(f"{own}_norm.weight", hidden)
+            self.embedding_norm = RMSNorm(*model, f"{own}_norm")
         self.output_scale = parameters.vector(f"{prefix}.output_scale.weight", 1)
 
     def __call__(
@@ -83,15 +81,15 @@ class Gemma4Layer:
     ) -> Array:
         """x [T, hidden] and the layer's embeddings [T, P] -> [T, hidden]."""
         ops = self.ops
-        y = self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
-        x = x + ops.rms_norm(y, self.attention_post_norm, self.eps)
-        y = self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
+        y = self.attention(self.attention_norm(x), batch, kv_layer)
+        x = x + self.attention_post_norm(y)
+        y = self.mlp(self.mlp_norm(x))
         if self.experts is not None:
             y = self.experts(x, y)
-        x = x + ops.rms_norm(y, self.mlp_post_norm, self.eps)
+        x = x + self.mlp_post_norm(y)
         if embeddings is not None:
             gated = ops.multiply(embeddings, ops.linear(x, self.gate_proj), "gelu_tanh")
-            x = x + ops.rms_norm(ops.linear(gated, self.out_proj), self.embedding_norm, self.eps)
+            x = x + self.embedding_norm(ops.linear(gated, self.out_proj))
         return ops.scale(x, self.output_scale)
 
 
@@ -99,23 +97,20 @@ class ExpertsBeside:
     """The sum of an MLP's output and of experts', each normed; the router has a norm of its own."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        hidden, prefix = config.hidden_size, f"layers.{layer}"
-        self.ops = ops
-        self.eps = config.norm_eps
-        self.dense_post_norm = parameters.vector(f"{prefix}.dense_post_norm.weight", hidden)
+        model, prefix = (config, parameters, ops), f"layers.{layer}"
+        self.dense_post_norm = RMSNorm(*model, f"{prefix}.dense_post_norm")
         # The router's input is also divided by the root of its width.
-        self.router_norm = parameters.vector(f"{prefix}.router_norm.weight", hidden, hidden**-0.5)
-        self.norm = parameters.vector(f"{prefix}.experts_norm.weight", hidden)
-        self.experts = Experts(config, parameters, ops, layer)
-        self.post_norm = parameters.vector(f"{prefix}.experts_post_norm.weight", hidden)
+        self.router_norm = RMSNorm(*model, f"{prefix}.router_norm", config.hidden_size**-0.5)
+        self.norm = RMSNorm(*model, f"{prefix}.experts_norm")
+        self.experts = Experts(*model, layer)
+        self.post_norm = RMSNorm(*model, f"{prefix}.experts_post_norm")
 
     def __call__(self, x: Array, dense: Array) -> Array:
         """The layer's x [T, hidden] and its MLP's output [T, hidden] -> [T, hidden]."""
-        ops, eps = self.ops, self.eps
-        router_input = ops.rms_norm(x, self.router_norm, eps)
-        y = self.experts(ops.rms_norm(x, self.norm, eps), router_input)
-        dense = ops.rms_norm(dense, self.dense_post_norm, eps)
-        return dense + ops.rms_norm(y, self.post_norm, eps)
+        router_input = self.router_norm(x)
+        y = self.experts(self.norm(x), router_input)
+        dense = self.dense_post_norm(dense)
+        return dense + self.post_norm(y)
 
 
 class LayerEmbeddings:
@@ -156,7 +151,7 @@ class Gemma4Decoder:
         first = config.first_without_kv
         self.first_without_kv = first if first < config.num_layers else None
         self.layers = [Gemma4Layer(config, parameters, ops, i) for i in range(config.num_layers)]
-        self.norm = parameters.vector("norm.weight", hidden)
+        self.norm = RMSNorm(config, parameters, ops, "norm")
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
@@ -174,7 +169,7 @@ class Gemma4Decoder:
             if embeddings is not None:
                 own = embeddings[:, i : i + 1].reshape(-1, self.embedding_size)
             x = layer(x, own, batch, kv_layer)
-        x = ops.rms_norm(x[batch.logits_indices], self.norm, config.norm_eps)
+        x = self.norm(x[batch.logits_indices])
         return ops.logits(x, self.lm_head, config.logits_softcap)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
+from pellucid.backends.ops import Array, ForwardBatch, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
 from pellucid.models.config_json import (
@@ -25,59 +25,21 @@ from pellucid.models.gguf_metadata import (
     VALUE_LENGTH,
     GgufMetadata,
 )
-from pellucid.models.layers import Attention, layer_norm_weights, lm_head
+from pellucid.models.llama import LayerNormDecoder
 from pellucid.models.stored_weights import StoredWeight, Transposed, in_layers, stored
 
 
-class GPT2Layer:
-    """One layer: attention, then the MLP, each on the normed input and added to it."""
-
-    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        mlp = config.layers[layer].mlp
-        assert mlp is not None
-        self.ops = ops
-        self.eps = config.norm_eps
-        self.activation = mlp.activation
-        hidden, inner = config.hidden_size, mlp.intermediate_size
-        prefix = f"layers.{layer}"
-        self.attention_norm = layer_norm_weights(parameters, f"{prefix}.attention_norm", hidden)
-        self.attention = Attention(config, parameters, ops, layer)
-        self.mlp_norm = layer_norm_weights(parameters, f"{prefix}.mlp_norm", hidden)
-        self.up_proj = parameters.matrix(f"{prefix}.up_proj", inner, hidden, bias=mlp.bias)
-        self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=mlp.bias)
-
-    def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
-        """x [T, hidden] -> [T, hidden]."""
-        ops, eps = self.ops, self.eps
-        x = x + self.attention(ops.layer_norm(x, *self.attention_norm, eps), batch, kv_layer)
-        up = ops.linear(ops.layer_norm(x, *self.mlp_norm, eps), self.up_proj)
-        return x + ops.linear(ops.activate(up, self.activation), self.down_proj)
-
-
-class GPT2Decoder:
-    """The whole model: embeddings of tokens and positions, layers, norm, head."""
+class GPT2Decoder(LayerNormDecoder):
+    """Llama with norms that have biases, to whose embeddings those of positions are added."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
-        self.config = config
-        self.ops = ops
-        vocab, hidden = config.vocab_size, config.hidden_size
-        self.embed_tokens = parameters.matrix("embed_tokens", vocab, hidden)
+        super().__init__(config, parameters, ops)
         self.embed_positions = parameters.matrix(
-            "embed_positions", config.max_position_embeddings, hidden
+            "embed_positions", config.max_position_embeddings, config.hidden_size
         )
-        self.layers = [GPT2Layer(config, parameters, ops, i) for i in range(config.num_layers)]
-        self.norm = layer_norm_weights(parameters, "norm", hidden)
-        self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Logits [R, V] of the rows `batch.logits_indices`."""
-        ops = self.ops
-        x = ops.embed(batch.token_ids, self.embed_tokens)  # [T, hidden]
-        x = x + ops.embed(batch.positions, self.embed_positions)
-        for layer, kv_layer in zip(self.layers, kv_cache.layers, strict=True):
-            x = layer(x, batch, kv_layer)
-        x = ops.layer_norm(x[batch.logits_indices], *self.norm, self.config.norm_eps)
-        return ops.logits(x, self.lm_head)
+    def embed(self, batch: ForwardBatch) -> Array:
+        return super().embed(batch) + self.ops.embed(batch.positions, self.embed_positions)
 
 
 def _read_config(config: JsonObject) -> ModelConfig:

@@ -19,6 +19,34 @@ class DecoderLayer(Protocol):
         ...
 
 
+class RMSNorm:
+    """Root mean square norm (Zhang, Sennrich 2019) over the hidden size; `factor` multiplies its output."""
+
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, ops: Ops, name: str, factor: float = 1.0
+    ) -> None:
+        self.ops = ops
+        self.eps = config.norm_eps
+        self.weight = parameters.vector(f"{name}.weight", config.hidden_size, factor)
+
+    def __call__(self, x: Array) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        return self.ops.rms_norm(x, self.weight, self.eps)
+
+
+class LayerNorm(RMSNorm):
+    """Layer norm with a bias (Ba et al. 2016)."""
+
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, ops: Ops, name: str, factor: float = 1.0
+    ) -> None:
+        super().__init__(config, parameters, ops, name, factor)
+        self.bias = parameters.vector(f"{name}.bias", config.hidden_size, factor)
+
+    def __call__(self, x: Array) -> Array:
+        return self.ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+
 class Attention:
     """Causal self-attention of one layer (Vaswani et al. 2017), grouped queries (Ainslie et al. 2023).
 
@@ -108,6 +136,26 @@ class Attention:
             return ops.rms_norm(x, norm, self.eps)
         normed = ops.rms_norm(x.reshape(-1, num_heads * head_dim), norm, self.eps)
         return normed.reshape(-1, num_heads, head_dim)
+
+
+class MLP:
+    """down(activation(up(x))) of one layer."""
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
+        facts = config.layers[layer].mlp
+        assert facts is not None and not facts.gated
+        self.ops = ops
+        self.activation = facts.activation
+        hidden, inner, prefix = config.hidden_size, facts.intermediate_size, f"layers.{layer}"
+        self.up_proj = parameters.matrix(f"{prefix}.up_proj", inner, hidden, bias=facts.bias)
+        self.down_proj = parameters.matrix(f"{prefix}.down_proj", hidden, inner, bias=facts.bias)
+
+    def __call__(self, x: Array) -> Array:
+        """x [T, hidden] -> [T, hidden]."""
+        ops = self.ops
+        return ops.linear(
+            ops.activate(ops.linear(x, self.up_proj), self.activation), self.down_proj
+        )
 
 
 class GatedMLP:
@@ -206,19 +254,15 @@ class ExpertsAndShared:
 
 def feed_forward(
     config: ModelConfig, parameters: Parameters, ops: Ops, layer: int
-) -> GatedMLP | Experts | ExpertsAndShared:
+) -> MLP | GatedMLP | Experts | ExpertsAndShared:
     """The part of a layer that each token passes alone: dense, experts, or both."""
     facts = config.layers[layer]
     if facts.experts is None:
-        return GatedMLP(config, parameters, ops, layer)
+        is_gated = facts.mlp is not None and facts.mlp.gated
+        return (GatedMLP if is_gated else MLP)(config, parameters, ops, layer)
     if facts.mlp is None:
         return Experts(config, parameters, ops, layer)
     return ExpertsAndShared(config, parameters, ops, layer)
-
-
-def layer_norm_weights(parameters: Parameters, name: str, size: int) -> tuple[Vector, Vector]:
-    """Weight and bias of a layer norm."""
-    return parameters.vector(f"{name}.weight", size), parameters.vector(f"{name}.bias", size)
 
 
 def lm_head(config: ModelConfig, parameters: Parameters, embed_tokens: Matrix) -> Matrix:

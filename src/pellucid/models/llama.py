@@ -19,7 +19,7 @@ from pellucid.models.gguf_metadata import (
     GgufMetadata,
     llama_like_values,
 )
-from pellucid.models.layers import DecoderLayer, feed_forward, lm_head
+from pellucid.models.layers import DecoderLayer, LayerNorm, RMSNorm, feed_forward, lm_head
 from pellucid.models.recurrent_layers import token_mixer
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
@@ -27,26 +27,26 @@ from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 class LlamaLayer:
     """One layer: attention, then the MLP, each on the normed input and added to it."""
 
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
+
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        self.ops = ops
-        self.eps = config.norm_eps
-        hidden = config.hidden_size
-        self.attention_norm = parameters.vector(f"layers.{layer}.attention_norm.weight", hidden)
-        self.attention = token_mixer(config, parameters, ops, layer)
-        self.mlp_norm = parameters.vector(f"layers.{layer}.mlp_norm.weight", hidden)
-        self.mlp = feed_forward(config, parameters, ops, layer)
+        model, prefix = (config, parameters, ops), f"layers.{layer}"
+        self.attention_norm = self.norm_class(*model, f"{prefix}.attention_norm")
+        self.attention = token_mixer(*model, layer)
+        self.mlp_norm = self.norm_class(*model, f"{prefix}.mlp_norm")
+        self.mlp = feed_forward(*model, layer)
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
-        ops = self.ops
-        x = x + self.attention(ops.rms_norm(x, self.attention_norm, self.eps), batch, kv_layer)
-        return x + self.mlp(ops.rms_norm(x, self.mlp_norm, self.eps))
+        x = x + self.attention(self.attention_norm(x), batch, kv_layer)
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class LlamaDecoder:
     """The whole model: embedding, layers, norm, head."""
 
     layer_class: ClassVar[type[DecoderLayer]] = LlamaLayer
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops) -> None:
         self.config = config
@@ -57,17 +57,32 @@ class LlamaDecoder:
             self.layer_class(config, parameters, ops, i) for i in range(config.num_layers)
         ]
         # What scales the logits scales their input as well.
-        self.norm = parameters.vector("norm.weight", hidden, config.logits_scale)
+        self.norm = self.norm_class(config, parameters, ops, "norm", config.logits_scale)
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
         """Logits [R, V] of the rows `batch.logits_indices`."""
-        config, ops = self.config, self.ops
-        x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
+        x = self.embed(batch)
         for layer, kv_layer in zip(self.layers, kv_cache.layers, strict=True):
             x = layer(x, batch, kv_layer)
-        x = ops.rms_norm(x[batch.logits_indices], self.norm, config.norm_eps)
-        return ops.logits(x, self.lm_head, config.logits_softcap)
+        x = self.norm(x[batch.logits_indices])
+        return self.ops.logits(x, self.lm_head, self.config.logits_softcap)
+
+    def embed(self, batch: ForwardBatch) -> Array:
+        """The input of the first layer, [T, hidden]."""
+        return self.ops.embed(batch.token_ids, self.embed_tokens, self.config.embedding_scale)
+
+
+class LayerNormLayer(LlamaLayer):
+    """Llama's layer with norms that have biases."""
+
+    norm_class = LayerNorm
+
+
+class LayerNormDecoder(LlamaDecoder):
+    """Llama with norms that have biases."""
+
+    layer_class, norm_class = LayerNormLayer, LayerNorm
 
 
 def _read_config(config: JsonObject) -> ModelConfig:

@@ -30,7 +30,7 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
     sliding_pattern,
 )
-from pellucid.models.layers import Attention, feed_forward
+from pellucid.models.layers import Attention, RMSNorm, feed_forward
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
 from pellucid.models.stored_weights import (
@@ -46,19 +46,16 @@ class PostNormLayer:
     """One layer: attention, then the MLP; the output of each is normed and added to its input."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, layer: int) -> None:
-        self.ops = ops
-        self.eps = config.norm_eps
-        prefix, hidden = f"layers.{layer}", config.hidden_size
-        self.attention = Attention(config, parameters, ops, layer)
-        self.attention_post_norm = parameters.vector(f"{prefix}.attention_post_norm.weight", hidden)
-        self.mlp = feed_forward(config, parameters, ops, layer)
-        self.mlp_post_norm = parameters.vector(f"{prefix}.mlp_post_norm.weight", hidden)
+        model, prefix = (config, parameters, ops), f"layers.{layer}"
+        self.attention = Attention(*model, layer)
+        self.attention_post_norm = RMSNorm(*model, f"{prefix}.attention_post_norm")
+        self.mlp = feed_forward(*model, layer)
+        self.mlp_post_norm = RMSNorm(*model, f"{prefix}.mlp_post_norm")
 
     def __call__(self, x: Array, batch: ForwardBatch, kv_layer: KVLayer) -> Array:
         """x [T, hidden] -> [T, hidden]."""
-        ops = self.ops
-        x = x + ops.rms_norm(self.attention(x, batch, kv_layer), self.attention_post_norm, self.eps)
-        return x + ops.rms_norm(self.mlp(x), self.mlp_post_norm, self.eps)
+        x = x + self.attention_post_norm(self.attention(x, batch, kv_layer))
+        return x + self.mlp_post_norm(self.mlp(x))
 
 
 class PostNormDecoder(LlamaDecoder):

@@ -157,16 +157,11 @@ def _queries_first(layer: LayerConfig) -> list[int]:
     return [*queries, *(row + size for row in queries)]
 
 
-_Q, *_K_AND_V = LLAMA_WEIGHTS[QKV].hf.sources
-_GGUF_Q, *_GGUF_K_AND_V = LLAMA_WEIGHTS[QKV].gguf.sources
-_GATED_QKV = StoredWeight(
-    Recipe((replace(_Q, steps=(Rows(_queries_first),)), *_K_AND_V)),
-    Recipe((replace(_GGUF_Q, steps=(Rows(_queries_first),)), *_GGUF_K_AND_V)),
-)
+_QKV, _GATED_QUERIES = LLAMA_WEIGHTS[QKV], Rows(_queries_first)
 _MLP_NORM = in_layers({"mlp_norm": stored("post_attention_layernorm", "post_attention_norm")})
 _HYBRID_WEIGHTS: Mapping[str, StoredWeight] = {
     **with_offset({**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **_MLP_NORM}, 1.0),
-    QKV: _GATED_QKV,
+    QKV: StoredWeight(_QKV.hf.with_step(_GATED_QUERIES, 0), _QKV.gguf.with_step(_GATED_QUERIES, 0)),
     **in_layers(
         {
             "delta_conv": convolution("linear_attn.conv1d", "ssm_conv1d"),

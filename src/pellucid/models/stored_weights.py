@@ -156,6 +156,14 @@ class Recipe:
             self, sources=tuple(replace(each, name=prefix + each.name) for each in self.sources)
         )
 
+    def with_step(self, step: Step, *indices: int) -> "Recipe":
+        """The same with one step more for the sources of these numbers."""
+        sources = (
+            replace(each, steps=(*each.steps, step)) if index in indices else each
+            for index, each in enumerate(self.sources)
+        )
+        return replace(self, sources=tuple(sources))
+
     def without(self, kind: type[Step]) -> "Recipe":
         """The same without the steps of a kind."""
         sources = (
@@ -215,12 +223,10 @@ def in_layers(
 
 def with_offset(weights: Mapping[str, StoredWeight], amount: float) -> Mapping[str, StoredWeight]:
     """`weights` whose norms Hugging Face's files store as their distance from `amount`."""
-
-    def distance(recipe: Recipe) -> Recipe:
-        return Recipe(tuple(replace(each, steps=(Offset(amount),)) for each in recipe.sources))
-
     return {
-        module: replace(weight, hf=distance(weight.hf)) if module.endswith("norm") else weight
+        module: replace(weight, hf=weight.hf.with_step(Offset(amount), 0))
+        if module.endswith("norm")
+        else weight
         for module, weight in weights.items()
     }
 
@@ -256,12 +262,7 @@ QK_NORM_WEIGHTS = in_layers(
 FUSED_GATE_UP = in_layers({"gate_up_proj": stored("mlp.gate_up_proj", "ffn_up")})
 
 
-def _halves_first(recipe: Recipe) -> Recipe:
-    q, k, v = recipe.sources
-    return Recipe((*(replace(each, steps=(HalvesFirst(),)) for each in (q, k)), v))
-
-
 # q and k whose rotated pairs of rows stand side by side: in GGUF files alone, and in all files.
-_LLAMA_QKV = LLAMA_WEIGHTS[QKV]
-GGUF_PAIRS = {QKV: replace(_LLAMA_QKV, gguf=_halves_first(_LLAMA_QKV.gguf))}
-PAIRS = {QKV: StoredWeight(_halves_first(_LLAMA_QKV.hf), _halves_first(_LLAMA_QKV.gguf))}
+_QKV = LLAMA_WEIGHTS[QKV]
+GGUF_PAIRS = {QKV: replace(_QKV, gguf=_QKV.gguf.with_step(HalvesFirst(), 0, 1))}
+PAIRS = {QKV: replace(GGUF_PAIRS[QKV], hf=_QKV.hf.with_step(HalvesFirst(), 0, 1))}
