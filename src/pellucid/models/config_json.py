@@ -38,6 +38,23 @@ def same_rope(
     return [read_rope(config, head_dim, max_position, **options)] * len(windows)
 
 
+def ropes_by_window(
+    config: JsonObject,
+    head_dim: int,
+    max_position: int,
+    windows: Windows,
+    *,
+    full_head_dim: int | None = None,
+    sliding_theta_key: str = "rope_theta",
+) -> Sequence[RopeConfig | None]:
+    """A rotation for layers with a window, and one for the others, which may have heads of another size."""
+    full = read_rope(config, full_head_dim or head_dim, max_position, layer_type=FULL)
+    sliding = read_rope(
+        config, head_dim, max_position, layer_type=SLIDING, theta_key=sliding_theta_key
+    )
+    return [full if window is None else sliding for window in windows]
+
+
 def one_window(window: int | None) -> WindowsReader:
     """All layers have this window."""
     return partial(_one_window, window=window)
@@ -137,6 +154,13 @@ def mixed_windows(config: JsonObject, window: int | None, default: Sequence[str]
             "layer_types", f"must be {len(default)} times (num_hidden_layers) {FULL} or {SLIDING}"
         )
     return tuple(window if layer_type == SLIDING else None for layer_type in layer_types)
+
+
+def used_window(config: JsonObject) -> int | None:
+    """`sliding_window` where `use_sliding_window` says so."""
+    return (
+        config.optional_integer("sliding_window") if config.boolean("use_sliding_window") else None
+    )
 
 
 def layers_with_attention(

@@ -6,8 +6,8 @@ from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import GgufMetadata
-from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.gguf_metadata import LLAMA_KEYS, GgufMetadata
+from pellucid.models.llama import LlamaDecoder, llama_gguf_config
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, PAIRS
 
 
@@ -31,5 +31,5 @@ ERNIE = Family(
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **PAIRS},
-    gguf=GgufFamily("ernie4_5", LLAMA_GGUF_KEYS, _gguf_config),
+    gguf=GgufFamily("ernie4_5", LLAMA_KEYS, _gguf_config),
 )

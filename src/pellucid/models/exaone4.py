@@ -6,15 +6,10 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
-from pellucid.models.config_json import (
-    Windows,
-    llama_like,
-    mixed_windows,
-)
+from pellucid.models.config_json import Windows, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
-    RMS_EPSILON,
-    ROPE_KEYS,
+    NORM_AND_ROPE_KEYS,
     SLIDING_PATTERN,
     WINDOW,
     GgufMetadata,
@@ -62,7 +57,5 @@ EXAONE4 = Family(
     read_config=_read_config,
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
-    gguf=GgufFamily(
-        "exaone4", frozenset({RMS_EPSILON, WINDOW, SLIDING_PATTERN, *ROPE_KEYS}), _gguf_config
-    ),
+    gguf=GgufFamily("exaone4", NORM_AND_ROPE_KEYS | {WINDOW, SLIDING_PATTERN}, _gguf_config),
 )

@@ -5,13 +5,14 @@ rope base than full layers. Checkpoints store the norms' weights minus 1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import ModelConfig, RopeConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import (
     RopesReader,
     Windows,
@@ -19,16 +20,17 @@ from pellucid.models.config_json import (
     attention_biases,
     llama_like,
     mixed_windows,
+    ropes_by_window,
     same_rope,
 )
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     ATTENTION_SCALE,
     CONTEXT,
+    NORM_AND_ROPE_KEYS,
     RMS_EPSILON,
     ROPE_BASE,
     ROPE_DIM,
-    ROPE_KEYS,
     ROPE_SCALING,
     ROPE_SCALING_FACTOR,
     SLIDING_PATTERN,
@@ -39,7 +41,7 @@ from pellucid.models.gguf_metadata import (
 )
 from pellucid.models.layers import RMSNorm
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
-from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
     QK_NORM_WEIGHTS,
@@ -112,7 +114,7 @@ def _read_gemma3(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
         windows=_gemma3_windows,
-        ropes=_gemma3_ropes,
+        ropes=partial(ropes_by_window, sliding_theta_key="rope_local_base_freq"),
         attention={"qk_norm": "head"},
     )
 
@@ -158,16 +160,6 @@ def _gemma2_windows(config: JsonObject, num_layers: int, period: int = 2) -> Win
 
 def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
     return _gemma2_windows(config, num_layers, config.integer("sliding_window_pattern", 6))
-
-
-def _gemma3_ropes(
-    config: JsonObject, head_dim: int, max_position: int, windows: Windows
-) -> Sequence[RopeConfig | None]:
-    full = read_rope(config, head_dim, max_position, layer_type=FULL)
-    sliding = read_rope(
-        config, head_dim, max_position, layer_type=SLIDING, theta_key="rope_local_base_freq"
-    )
-    return [full if window is None else sliding for window in windows]
 
 
 # -- GGUF ------------------------------------------------------------------------------------------
@@ -254,10 +246,8 @@ GEMMA3 = Family(
     weights=with_offset({**SANDWICH_WEIGHTS, **QK_NORM_WEIGHTS}, 1.0),
     gguf=GgufFamily(
         "gemma3",
-        frozenset(
-            {RMS_EPSILON, WINDOW, _LOGITS_SOFTCAP, ATTENTION_SCALE, *ROPE_KEYS}
-            | {_SLIDING_ROPE_BASE, SLIDING_PATTERN}
-        ),
+        NORM_AND_ROPE_KEYS
+        | {WINDOW, _LOGITS_SOFTCAP, ATTENTION_SCALE, _SLIDING_ROPE_BASE, SLIDING_PATTERN},
         _gguf_gemma3,
     ),
 )

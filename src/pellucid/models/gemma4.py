@@ -18,6 +18,7 @@ from pellucid.models.config_json import (
     llama_like,
     mixed_windows,
     read_activation,
+    ropes_by_window,
 )
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SANDWICH_WEIGHTS
@@ -39,7 +40,7 @@ from pellucid.models.gguf_metadata import (
 )
 from pellucid.models.layers import Attention, Experts, GatedMLP, RMSNorm, lm_head
 from pellucid.models.mixture import APART_GATE_UP, EXPERT_KEYS, MAX_EXPERTS, gguf_experts
-from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 from pellucid.models.stored_weights import (
     QK_NORM_WEIGHTS,
     QKV,
@@ -193,12 +194,14 @@ def _read_config(config: JsonObject) -> ModelConfig:
     def ropes(
         config: JsonObject, head_dim: int, max_position: int, windows: Windows
     ) -> Sequence[RopeConfig | None]:
-        full_head_dim = _full_heads(config, windows)["head_dim"]
-        full = read_rope(config, full_head_dim, max_position, layer_type=FULL)
-        sliding = read_rope(
-            config, head_dim, max_position, layer_type=SLIDING, theta_key="rope_local_base_freq"
+        return ropes_by_window(
+            config,
+            head_dim,
+            max_position,
+            windows,
+            full_head_dim=_full_heads(config, windows)["head_dim"],
+            sliding_theta_key="rope_local_base_freq",
         )
-        return [full if window is None else sliding for window in windows]
 
     model = llama_like(
         config,

@@ -31,6 +31,9 @@ ROPE_KEYS = frozenset(
     {ROPE_DIM, ROPE_BASE, ROPE_SCALING, ROPE_SCALING_FACTOR, _ORIGINAL_CONTEXT, _ATTENTION_FACTOR}
 )
 YARN_KEYS = frozenset({_BETA_FAST, _BETA_SLOW})
+# Of families with norms as Llama's; those that do not read YaRN's keys have the first ones.
+NORM_AND_ROPE_KEYS = ROPE_KEYS | {RMS_EPSILON}
+LLAMA_KEYS = NORM_AND_ROPE_KEYS | YARN_KEYS
 # A key -> the tensors of layers whose inputs it counts.
 _WIDTHS = {
     FEED_FORWARD: "ffn_down",

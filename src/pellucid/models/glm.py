@@ -8,7 +8,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, same_rope
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SandwichDecoder
-from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values
+from pellucid.models.gguf_metadata import NORM_AND_ROPE_KEYS, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, PAIRS, in_layers, stored
 
@@ -52,5 +52,5 @@ GLM4 = Family(
             }
         ),
     },
-    gguf=GgufFamily("glm4", frozenset({RMS_EPSILON, *ROPE_KEYS}), _gguf_config),
+    gguf=GgufFamily("glm4", NORM_AND_ROPE_KEYS, _gguf_config),
 )

@@ -6,12 +6,7 @@ from typing import Any
 from pellucid.backends.ops import Array, ForwardBatch, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
-from pellucid.models.config_json import (
-    MAX_LAYERS,
-    even_share,
-    read_activation,
-    read_bos_token_id,
-)
+from pellucid.models.config_json import MAX_LAYERS, even_share, read_activation, read_bos_token_id
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     BLOCK_COUNT,

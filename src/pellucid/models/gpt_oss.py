@@ -4,30 +4,28 @@ Checkpoints hold the matrices of all experts of a layer in one tensor [experts, 
 columns of gate and up alternate.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import ExpertsConfig, ModelConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     FEED_FORWARD,
-    RMS_EPSILON,
-    ROPE_KEYS,
+    LLAMA_KEYS,
     ROPE_SCALING,
     ROPE_SCALING_FACTOR,
     WINDOW,
-    YARN_KEYS,
     GgufMetadata,
     llama_like_values,
 )
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
+    all_sparse,
     gguf_expert_width,
     gguf_experts,
-    read_expert_counts,
+    read_experts,
 )
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import (
@@ -53,19 +51,17 @@ def _read_config(config: JsonObject) -> ModelConfig:
         windows=_windows,
         attention={**attention_biases(config), "has_sinks": True},
     )
-    num_experts, num_chosen = read_expert_counts(config, "num_local_experts")
-    experts = ExpertsConfig(
-        num_experts,
-        num_chosen,
-        config.integer("intermediate_size"),
-        "clamped_swish",
+    experts = read_experts(
+        config,
+        count_key="num_local_experts",
+        width_key="intermediate_size",
+        activation="clamped_swish",
         router="softmax_chosen",
         normalize=False,
         router_bias=True,
         expert_bias=True,
     )
-    layers = tuple(replace(layer, mlp=None, experts=experts) for layer in model.layers)
-    return replace(model, layers=layers)
+    return all_sparse(model, experts)
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
@@ -111,7 +107,7 @@ GPT_OSS = Family(
     weights={**LLAMA_WEIGHTS, **_WEIGHTS},
     gguf=GgufFamily(
         "gpt-oss",
-        frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS, *YARN_KEYS, *EXPERT_KEYS}),
+        LLAMA_KEYS | EXPERT_KEYS | {WINDOW},
         _gguf_config,
     ),
 )

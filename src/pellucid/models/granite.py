@@ -12,24 +12,23 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import ExpertsConfig, ModelConfig, RopeConfig
+from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import (
     RopesReader,
     Windows,
     attention_biases,
     llama_like,
-    read_activation,
     same_rope,
 )
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, GgufMetadata
-from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, LLAMA_KEYS, GgufMetadata
+from pellucid.models.llama import LlamaDecoder, llama_gguf_config
 from pellucid.models.mixture import (
     APART_GATE_UP,
     EXPERT_KEYS,
     all_sparse,
     gguf_experts,
-    read_expert_counts,
+    read_experts,
 )
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
@@ -55,12 +54,10 @@ def _read_granite(config: JsonObject) -> ModelConfig:
 
 
 def _read_granite_moe(config: JsonObject) -> ModelConfig:
-    num_experts, num_chosen = read_expert_counts(config, "num_local_experts")
-    experts = ExpertsConfig(
-        num_experts,
-        num_chosen,
-        config.integer("intermediate_size"),
-        read_activation(config, "hidden_act"),
+    experts = read_experts(
+        config,
+        count_key="num_local_experts",
+        width_key="intermediate_size",
         router="softmax_chosen",
         normalize=False,
     )
@@ -167,7 +164,7 @@ _OF_HYBRIDS = frozenset(
     | {"expert_shared_feed_forward_length"}
 )
 _NUM_EXPERTS = "expert_count"
-_KEYS = LLAMA_GGUF_KEYS | {ATTENTION_SCALE, _EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE}
+_KEYS = LLAMA_KEYS | {ATTENTION_SCALE, _EMBEDDING_SCALE, _RESIDUAL_SCALE, _LOGIT_SCALE}
 
 
 def _gguf_granite(metadata: GgufMetadata) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.gguf_metadata import LLAMA_KEYS
+from pellucid.models.llama import LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import read_rope
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, in_layers, stored
 
@@ -50,5 +51,5 @@ HUNYUAN = Family(
     read_config=_read_config,
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **_QK_NORMS},
-    gguf=GgufFamily("hunyuan-dense", LLAMA_GGUF_KEYS, llama_gguf_config),
+    gguf=GgufFamily("hunyuan-dense", LLAMA_KEYS, llama_gguf_config),
 )

@@ -8,14 +8,7 @@ from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.models.config_json import layers_with_attention, llama_like
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    KV_HEADS,
-    RMS_EPSILON,
-    ROPE_KEYS,
-    YARN_KEYS,
-    GgufMetadata,
-    llama_like_values,
-)
+from pellucid.models.gguf_metadata import KV_HEADS, LLAMA_KEYS, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
@@ -168,7 +161,7 @@ _KERNEL_SIZE = "shortconv.l_cache"
 _NUM_DENSE = "leading_dense_block_count"
 _GATING, _SCALE = "expert_gating_func", "expert_weights_scale"
 _SIGMOID = 2  # of llama.cpp's gating functions
-_KEYS = frozenset({RMS_EPSILON, _KERNEL_SIZE, *ROPE_KEYS, *YARN_KEYS})
+_KEYS = LLAMA_KEYS | {_KERNEL_SIZE}
 
 
 def _gguf_lfm2(metadata: GgufMetadata) -> dict[str, Any]:

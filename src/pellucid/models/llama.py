@@ -12,9 +12,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import attention_biases, llama_like
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
-    RMS_EPSILON,
-    ROPE_KEYS,
-    YARN_KEYS,
+    LLAMA_KEYS,
     YARN_LOG_MULTIPLIER,
     GgufMetadata,
     llama_like_values,
@@ -102,7 +100,6 @@ def llama_gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-LLAMA_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 # Converters of Mistral's own format write it for this architecture too, for which llama.cpp does not read it.
 LLAMA_GGUF_LEFT_OVER = frozenset({YARN_LOG_MULTIPLIER})
 
@@ -114,7 +111,7 @@ LLAMA = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",
-        LLAMA_GGUF_KEYS,
+        LLAMA_KEYS,
         llama_gguf_config,
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),

@@ -8,18 +8,14 @@ from pellucid.facts.model_config import ModelConfig, RopeGrowth
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
+    LLAMA_KEYS,
     ROPE_SCALING,
     WINDOW,
     YARN_LOG_MULTIPLIER,
     GgufMetadata,
     llama_like_values,
 )
-from pellucid.models.llama import (
-    LLAMA_GGUF_KEYS,
-    LLAMA_GGUF_LEFT_OVER,
-    LlamaDecoder,
-    llama_gguf_config,
-)
+from pellucid.models.llama import LLAMA_GGUF_LEFT_OVER, LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING, rope_object
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
@@ -83,7 +79,7 @@ MISTRAL = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",  # llama.cpp has no name of its own for it
-        LLAMA_GGUF_KEYS | {WINDOW},
+        LLAMA_KEYS | {WINDOW},
         llama_gguf_config,
         matches=lambda metadata: metadata.has(WINDOW),
         left_over=LLAMA_GGUF_LEFT_OVER,
@@ -106,7 +102,7 @@ MINISTRAL3 = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "mistral3",
-        LLAMA_GGUF_KEYS | {_GROWTH_BETA, YARN_LOG_MULTIPLIER},
+        LLAMA_KEYS | {_GROWTH_BETA, YARN_LOG_MULTIPLIER},
         _gguf_ministral3,
     ),
 )

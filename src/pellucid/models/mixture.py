@@ -11,19 +11,18 @@ from pellucid.models.config_json import (
     llama_like,
     one_window,
     read_activation,
+    used_window,
 )
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     EXPERT_WIDTH,
-    RMS_EPSILON,
-    ROPE_KEYS,
+    LLAMA_KEYS,
     SHARED_WIDTH,
     WINDOW,
-    YARN_KEYS,
     GgufMetadata,
     llama_like_values,
 )
-from pellucid.models.llama import LLAMA_GGUF_KEYS, LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import LlamaDecoder, llama_gguf_config
 from pellucid.models.qwen import read_qwen3
 from pellucid.models.stored_weights import (
     GGUF_PAIRS,
@@ -48,28 +47,24 @@ MAX_EXPERTS = 1024  # of a layer
 def read_experts(
     config: JsonObject,
     *,
-    count_key: str,
-    width_key: str,
-    normalize: bool,
-    shared_gate: bool = False,
+    count_key: str = "num_experts",
+    width_key: str = "moe_intermediate_size",
+    **fields: Any,
 ) -> ExpertsConfig:
-    """The experts of a layer, chosen by the softmax of all their scores.
+    """The experts of a layer.
 
     Args:
         config: config.json.
         count_key: says how many there are.
         width_key: says how wide each is.
-        normalize: whether the weights of the chosen experts are divided by their sum.
-        shared_gate: whether a gate multiplies the expert that all tokens share.
+        fields: further ones of `ExpertsConfig`.
     """
     num_experts, num_chosen = read_expert_counts(config, count_key)
     return ExpertsConfig(
         num_experts,
         num_chosen,
         config.integer(width_key),
-        read_activation(config, "hidden_act"),
-        normalize=normalize,
-        shared_gate=shared_gate,
+        **{"activation": read_activation(config, "hidden_act"), **fields},
     )
 
 
@@ -110,16 +105,8 @@ def read_shared_expert(config: JsonObject) -> MLPConfig:
 
 
 def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
-    window = None
-    if config.boolean("use_sliding_window"):
-        window = config.optional_integer("sliding_window")
-    experts = read_experts(
-        config,
-        count_key="num_experts",
-        width_key="moe_intermediate_size",
-        normalize=config.boolean("norm_topk_prob"),
-    )
-    return some_sparse(config, read_qwen3(config, one_window(window)), experts)
+    experts = read_experts(config, normalize=config.boolean("norm_topk_prob"))
+    return some_sparse(config, read_qwen3(config, one_window(used_window(config))), experts)
 
 
 def _dense_layers(config: JsonObject) -> frozenset[int]:
@@ -140,10 +127,7 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
         attention={**attention_biases(config), "qk_norm": "width"},
     )
     experts = read_experts(
-        config,
-        count_key="num_experts",
-        width_key="intermediate_size",
-        normalize=config.boolean("norm_topk_prob"),
+        config, width_key="intermediate_size", normalize=config.boolean("norm_topk_prob")
     )
     return all_sparse(model, experts)
 
@@ -224,7 +208,6 @@ APART_GATE_UP: Mapping[str, Recipe] = {
     f"layers.{{i}}.experts.{name}_proj": joined(f"blk.{{i}}.ffn_{name}_exps")
     for name in ("gate", "up")
 }
-_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 
 def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
@@ -292,7 +275,7 @@ QWEN3_MOE = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3moe",
-        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
+        LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
         gguf_qwen3_moe,
         variants=JOINED_GATE_UP,
     ),
@@ -306,7 +289,7 @@ OLMOE = Family(
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
-        "olmoe", _KEYS | EXPERT_KEYS | NORMALIZED_KEYS, _gguf_olmoe, variants=JOINED_GATE_UP
+        "olmoe", LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS, _gguf_olmoe, variants=JOINED_GATE_UP
     ),
 )
 
@@ -318,7 +301,7 @@ MIXTRAL = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS, **_MIXTRAL_WEIGHTS},
     gguf=GgufFamily(
         "llama",
-        LLAMA_GGUF_KEYS | {WINDOW} | EXPERT_KEYS,
+        LLAMA_KEYS | {WINDOW} | EXPERT_KEYS,
         _gguf_mixtral,
         matches=_has_experts,
         variants=JOINED_GATE_UP,

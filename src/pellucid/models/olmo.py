@@ -3,13 +3,13 @@
 OLMo 3 has windows, and scales the rotations of its full layers alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import ModelConfig, RopeConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import (
     RopesReader,
     Windows,
@@ -17,22 +17,21 @@ from pellucid.models.config_json import (
     attention_biases,
     llama_like,
     mixed_windows,
+    ropes_by_window,
     same_rope,
 )
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
-    RMS_EPSILON,
-    ROPE_KEYS,
+    LLAMA_KEYS,
     SLIDING_PATTERN,
     WINDOW,
-    YARN_KEYS,
     GgufMetadata,
     llama_like_values,
     sliding_pattern,
 )
 from pellucid.models.layers import Attention, RMSNorm, feed_forward
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.rope_config import FULL, SLIDING, every_nth_full, read_rope
+from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
     QK_NORM_WEIGHTS,
@@ -96,16 +95,6 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
     return mixed_windows(config, window, every_nth_full(num_layers, 4))
 
 
-def _ropes(
-    config: JsonObject, head_dim: int, max_position: int, windows: Windows
-) -> Sequence[RopeConfig | None]:
-    full, sliding = (
-        read_rope(config, head_dim, max_position, layer_type=layer_type)
-        for layer_type in (FULL, SLIDING)
-    )
-    return [full if window is None else sliding for window in windows]
-
-
 def _gguf_olmo3(metadata: GgufMetadata) -> dict[str, Any]:
     values = llama_like_values(metadata)
     full = values["rope_parameters"]
@@ -117,26 +106,24 @@ def _gguf_olmo3(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
-
 OLMO2 = Family(
     architectures=("Olmo2ForCausalLM",),
     model_types=("olmo2",),
     read_config=_read_config,
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
-    gguf=GgufFamily("olmo2", _GGUF_KEYS, llama_like_values),
+    gguf=GgufFamily("olmo2", LLAMA_KEYS, llama_like_values),
 )
 
 OLMO3 = Family(
     architectures=("Olmo3ForCausalLM",),
     model_types=("olmo3",),
-    read_config=partial(_read_config, windows=_windows, ropes=_ropes),
+    read_config=partial(_read_config, windows=_windows, ropes=ropes_by_window),
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
     gguf=GgufFamily(
         "olmo2",
-        _GGUF_KEYS | {WINDOW, SLIDING_PATTERN},
+        LLAMA_KEYS | {WINDOW, SLIDING_PATTERN},
         _gguf_olmo3,
         matches=lambda metadata: metadata.has(WINDOW),
     ),

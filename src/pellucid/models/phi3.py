@@ -8,8 +8,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, one_window, same_rope
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
-    RMS_EPSILON,
-    ROPE_KEYS,
+    NORM_AND_ROPE_KEYS,
     WINDOW,
     GgufMetadata,
     llama_like_values,
@@ -56,5 +55,5 @@ PHI3 = Family(
         **FUSED_GATE_UP,
         **in_layers({"qkv_proj": stored("self_attn.qkv_proj", "attn_qkv")}),
     },
-    gguf=GgufFamily("phi3", frozenset({RMS_EPSILON, WINDOW, *ROPE_KEYS}), _gguf_config),
+    gguf=GgufFamily("phi3", NORM_AND_ROPE_KEYS | {WINDOW}, _gguf_config),
 )

@@ -10,9 +10,10 @@ from pellucid.models.config_json import (
     attention_biases,
     llama_like,
     mixed_windows,
+    used_window,
 )
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
+from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
@@ -30,15 +31,10 @@ def read_qwen3(config: JsonObject, windows: WindowsReader | None = None) -> Mode
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = None
-    if config.boolean("use_sliding_window"):
-        window = config.optional_integer("sliding_window")
     num_full = config.integer("max_window_layers", minimum=0)
     default = [FULL if i < num_full else SLIDING for i in range(num_layers)]
-    return mixed_windows(config, window, default)
+    return mixed_windows(config, used_window(config), default)
 
-
-_GGUF_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS})
 
 QWEN2 = Family(
     architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
@@ -46,7 +42,7 @@ QWEN2 = Family(
     read_config=read_qwen2,
     decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
-    gguf=GgufFamily("qwen2", _GGUF_KEYS, llama_like_values),
+    gguf=GgufFamily("qwen2", LLAMA_KEYS, llama_like_values),
 )
 
 QWEN3 = Family(
@@ -55,5 +51,5 @@ QWEN3 = Family(
     read_config=partial(read_qwen3, windows=_windows),
     decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
-    gguf=GgufFamily("qwen3", _GGUF_KEYS, llama_like_values),
+    gguf=GgufFamily("qwen3", LLAMA_KEYS, llama_like_values),
 )

@@ -4,16 +4,9 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
-from pellucid.models.config_json import Windows, llama_like, mixed_windows
+from pellucid.models.config_json import Windows, llama_like, mixed_windows, used_window
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    RMS_EPSILON,
-    ROPE_KEYS,
-    SHARED_WIDTH,
-    YARN_KEYS,
-    GgufMetadata,
-    llama_like_values,
-)
+from pellucid.models.gguf_metadata import LLAMA_KEYS, SHARED_WIDTH, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
@@ -39,24 +32,15 @@ def _read_config(config: JsonObject) -> ModelConfig:
         windows=_windows,
         attention={"qkv_bias": config.boolean("qkv_bias")},
     )
-    experts = read_experts(
-        config,
-        count_key="num_experts",
-        width_key="moe_intermediate_size",
-        normalize=config.boolean("norm_topk_prob"),
-        shared_gate=True,
-    )
+    experts = read_experts(config, normalize=config.boolean("norm_topk_prob"), shared_gate=True)
     return some_sparse(config, model, experts, read_shared_expert(config))
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
-    window = None
-    if config.boolean("use_sliding_window"):
-        window = config.optional_integer("sliding_window")
     # Unlike in Qwen 2, the first layers have it, every other one of them.
     num_sliding = config.integer("max_window_layers", minimum=0)
     default = [SLIDING if i < num_sliding and i % 2 == 0 else FULL for i in range(num_layers)]
-    return mixed_windows(config, window, default)
+    return mixed_windows(config, used_window(config), default)
 
 
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
@@ -78,9 +62,7 @@ QWEN2_MOE = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen2moe",
-        frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, SHARED_WIDTH})
-        | EXPERT_KEYS
-        | NORMALIZED_KEYS,
+        LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {SHARED_WIDTH},
         _gguf_config,
         variants=JOINED_GATE_UP,
     ),

@@ -10,12 +10,7 @@ from functools import partial
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import (
-    ExpertsConfig,
-    GatedDeltaNetConfig,
-    LayerConfig,
-    ModelConfig,
-)
+from pellucid.facts.model_config import GatedDeltaNetConfig, LayerConfig, ModelConfig
 from pellucid.models.config_json import (
     attention_biases,
     layers_with_attention,
@@ -26,8 +21,7 @@ from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     FEED_FORWARD,
     KV_HEADS,
-    RMS_EPSILON,
-    ROPE_KEYS,
+    NORM_AND_ROPE_KEYS,
     SHARED_WIDTH,
     GgufMetadata,
     llama_like_values,
@@ -77,23 +71,13 @@ def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
     # Layers without experts it has none, and so no width of theirs.
     width = config.integer("shared_expert_intermediate_size")
     model = _hybrid(config, intermediate_size=width)
-    experts = _read_experts(config, normalize=True)
+    experts = read_experts(config, normalize=True, shared_gate=True)
     return replace(model, layers=tuple(replace(layer, experts=experts) for layer in model.layers))
 
 
 def _read_qwen3_next(config: JsonObject) -> ModelConfig:
-    experts = _read_experts(config, normalize=config.boolean("norm_topk_prob"))
+    experts = read_experts(config, normalize=config.boolean("norm_topk_prob"), shared_gate=True)
     return some_sparse(config, _hybrid(config), experts, read_shared_expert(config))
-
-
-def _read_experts(config: JsonObject, *, normalize: bool) -> ExpertsConfig:
-    return read_experts(
-        config,
-        count_key="num_experts",
-        width_key="moe_intermediate_size",
-        normalize=normalize,
-        shared_gate=True,
-    )
 
 
 def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
@@ -244,10 +228,8 @@ _INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _REORDERED = "ssm.v_head_reordered"
 _KERNEL, _STATE, _GROUPS = "ssm.conv_kernel", "ssm.state_size", "ssm.group_count"
 _RANK, _INNER = "ssm.time_step_rank", "ssm.inner_size"
-_KEYS = frozenset(
-    {RMS_EPSILON, *ROPE_KEYS, _INTERVAL, _RECURRENT, _REORDERED}
-    | {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
-)
+_KEYS = NORM_AND_ROPE_KEYS | {_INTERVAL, _RECURRENT, _REORDERED}
+_KEYS |= {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
 
 
 def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothi
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import RMS_EPSILON, ROPE_KEYS, YARN_KEYS, llama_like_values
+from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.mixture import (
     EXPERT_KEYS,
@@ -22,14 +22,12 @@ from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
 
 def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:
-    experts = read_experts(
-        config, count_key="num_experts", width_key="moe_intermediate_size", normalize=True
-    )
+    experts = read_experts(config, normalize=True)
     return some_sparse(config, read_qwen3(config), experts)
 
 
 _PICTURE_LAYERS = "n_deepstack_layers"  # to whose inputs pictures add something
-_KEYS = frozenset({RMS_EPSILON, *ROPE_KEYS, *YARN_KEYS, _PICTURE_LAYERS})
+_KEYS = LLAMA_KEYS | {_PICTURE_LAYERS}
 
 QWEN2_VL = Family(
     architectures=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
