@@ -11,6 +11,7 @@ import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing import events as kinds
 from pellucid.observing.event_recording import event_line, open_recording, read_recording, recording
 from pellucid.observing.events import Level
 from pellucid.observing.traces.perfetto import ENGINE, PARTS, REQUESTS, perfetto_trace, write_csv
@@ -117,6 +118,10 @@ def test_a_compressed_recording_reads_like_a_plain_one(tmp_path: Path) -> None:
     (tmp_path / "not.gz").write_text("{}")
     with pytest.raises(ValueError, match="is not a complete gzip file"):
         list(read_recording(tmp_path / "not.gz"))
+
+
+def test_redaction_knows_every_event() -> None:
+    assert Redactor()._rules.keys() == {kind.ev for kind in kinds.Event.__subclasses__()}
 
 
 def test_redaction_keeps_every_number_and_no_text(tmp_path: Path) -> None:
