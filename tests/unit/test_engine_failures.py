@@ -147,6 +147,23 @@ def test_a_forward_that_fails_ends_the_requests_of_that_step_only(
     assert several.finished
 
 
+def test_a_plan_of_admission_that_cannot_be_kept_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody frees the blocks that the second request needs, though it is told that it has them."""
+    engine = fake_engine(context_length=48, num_kv_blocks=3, block_size=16)
+    monkeypatch.setattr(
+        engine.scheduler._preemption, "victims_to_admit", lambda plan, num_seats, claims: []
+    )
+    first, second = (engine.add_request([index] * 30, PARAMS) for index in (1, 2))
+    run(engine)
+    check_failed(second, "fewer blocks are free than the request's admission needs")
+    check_fine(first)
+    third = engine.add_request([3] * 30, PARAMS)
+    run(engine)
+    check_fine(third)
+
+
 def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake_engine(max_num_seqs=2, block_size=16)
     running = [engine.add_request([index] * 40, PARAMS) for index in (1, 2)]

@@ -8,7 +8,8 @@ import pytest
 from pellucid.scheduling.block_ops import Copy, Load, Read, Save, Slot
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.offload import Offload
+from pellucid.scheduling.offload import BrokenPlanError, Offload
+from pellucid.scheduling.prefix_finder import Loaded, Swapped
 from pellucid.scheduling.prefix_index import MissReason, PrefixMatch, PrefixMiss
 from pellucid.scheduling.request import Request
 from support.scheduling import BLOCK_SIZE, make_request
@@ -28,9 +29,11 @@ def compute(manager: KVCacheManager, request: Request, num_tokens: int) -> None:
 
 def begin(manager: KVCacheManager, request: Request) -> PrefixMatch:
     """What admission does."""
-    request.num_computed_tokens = manager.match_prefix(request)
-    assert manager.num_lacking_blocks(request, request.num_tokens) == 0
-    match = manager.admit(request)
+    plan = manager.plan_admission(request)
+    assert plan.num_missing == 0
+    request.num_computed_tokens = manager.hold(plan)
+    assert manager.num_missing_blocks(request, request.num_tokens) == 0
+    match = manager.admit(plan)
     request.num_computed_tokens = match.num_tokens
     manager.check_integrity()
     return match
@@ -80,9 +83,10 @@ def test_a_copy_needs_a_block_too() -> None:
     compute(manager, parent, 6)
     manager.fork(parent, child)
     child.num_computed_tokens = 6
-    assert manager.num_lacking_blocks(child, 7) == 1
+    assert manager.num_missing_blocks(child, 7) == 1
     assert not manager.allocate(child, 7)
-    assert manager.num_reclaimable(make_request("other", 20), parent) == 0
+    plan = manager.plan_admission(make_request("other", 20))
+    assert manager.num_reclaimable(plan, parent) == 0
     end(manager, parent)
     assert manager.allocate(child, 7)  # it is alone now, and writes in place
     assert manager.block_ops.take() == ()
@@ -214,6 +218,96 @@ def test_wasted_slots_are_those_of_the_last_blocks() -> None:
     assert manager.num_wasted_slots() == 2  # one block, though two have it
     compute(manager, child, 7)
     assert manager.num_wasted_slots() == 2 + 1
+
+
+# ---- plans
+
+
+def lose(manager: KVCacheManager, request: Request) -> None:
+    """Others need the blocks of a request, without their contents."""
+    for block in manager._tables[request.request_id].by_group[0].blocks:
+        manager.block_pool.unseal(block)
+
+
+def test_a_plan_says_where_blocks_are_and_takes_none() -> None:
+    manager = make_manager(num_blocks=6, offload=Offload(num_swap_slots=8, max_read_blocks=5))
+    first = make_request("first", 20)
+    compute(manager, first, 8)
+    again = make_request("again", 20)
+    plan = manager.plan_admission(again)
+    sealed = manager._tables["first"].by_group[0].blocks
+    assert (plan.prefix.num_tokens, plan.prefix.sealed) == (8, [sealed])
+    assert plan.prefix.restored is None
+    assert (plan.num_needed, plan.num_missing) == (3, 0)  # the blocks of `first` have an owner
+    assert manager.num_reclaimable(plan, first) == 0
+    assert manager.num_blocks(again) == 0 and manager.block_pool.num_free_blocks == 4
+
+    assert manager.hold(plan) == 8
+    again.num_computed_tokens = 8
+    assert manager.admit(plan).num_tokens == 8
+    compute(manager, again, 19)
+    compute(manager, first, 12)
+    plan = manager.plan_admission(make_request("third", prompt=range(100, 120)))
+    assert (plan.num_needed, plan.num_missing) == (5, 5)
+    assert manager.num_reclaimable(plan, again) == 3
+
+
+def test_a_plan_goes_on_with_what_was_swapped_out_and_read() -> None:
+    manager = make_manager(num_blocks=6, offload=Offload(num_swap_slots=1, max_read_blocks=5))
+    request = make_request("a", 20)
+    compute(manager, request, 16)
+    lose(manager, request)
+    assert manager.release_tail(request, 4) == 4  # the last block finds a slot
+    request.num_computed_tokens = 0
+    read(manager, request, (0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    prefix = manager.plan_admission(request).prefix
+    assert (prefix.num_tokens, prefix.sealed) == (0, [[]])
+    keys = [manager._tables["a"].first.key(index) for index in range(3)]
+    assert prefix.restored is not None and prefix.restored.num_tokens == 16
+    assert prefix.restored.blocks == [[*(Loaded(key.block_hash) for key in keys), Swapped((0, 3))]]
+    assert begin(manager, request).num_tokens == 16
+
+
+def test_a_plan_that_is_no_longer_true_is_refused() -> None:
+    manager = make_manager(num_blocks=6)
+    first, request = make_request("first", 20), make_request("a", 20)
+    compute(manager, first, 12)
+    plan = manager.plan_admission(request)
+    compute(manager, first, 16)
+    with pytest.raises(BrokenPlanError, match="changed owners"):
+        manager.hold(plan)
+    assert manager.num_blocks(request) == 0
+    end(manager, first, request)
+
+
+def test_a_plan_for_blocks_that_nobody_freed_is_refused() -> None:
+    manager = make_manager(num_blocks=6)
+    first, request = make_request("first", 20), make_request("a", prompt=range(100, 120))
+    compute(manager, first, 16)
+    plan = manager.plan_admission(request)
+    assert plan.num_missing == 3
+    manager.hold(plan)
+    with pytest.raises(BrokenPlanError, match="fewer blocks"):
+        manager.admit(plan)
+    end(manager, first, request)
+
+
+def test_a_plan_for_offloaded_blocks_that_are_gone_is_refused() -> None:
+    for offload in (Offload(num_swap_slots=8), Offload(max_read_blocks=5)):
+        manager = make_manager(num_blocks=6, offload=offload)
+        request = make_request("a", 20)
+        compute(manager, request, 16)
+        lose(manager, request)
+        manager.release_tail(request, 4)
+        request.num_computed_tokens = 0
+        read(manager, request, (0, 1, 2, 3), (4, 5, 6, 7))
+        plan = manager.plan_admission(request)
+        assert plan.prefix.restored is not None
+        manager.hold(plan)
+        offload.drop(request.request_id)
+        with pytest.raises(BrokenPlanError):
+            manager.admit(plan)
+        end(manager, request)
 
 
 # ---- why a prefix is not found

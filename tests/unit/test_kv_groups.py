@@ -146,7 +146,7 @@ def test_a_hit_needs_the_blocks_inside_the_window_alone() -> None:
     for block in freed:  # as if others had needed them
         manager.block_pool.unseal(block)
     second = make_request("second", 60)
-    assert manager.match_prefix(second) == 56
+    assert manager.hold(manager.plan_admission(second)) == 56
     full, local = manager.block_tables(second)
     assert full == manager.block_tables(first)[0][:14]
     assert local[10:] == manager.block_tables(first)[1][10:14] and set(local[:10]) == {-1}
@@ -161,9 +161,10 @@ def test_a_hit_is_the_deepest_point_that_all_groups_have() -> None:
         manager.block_pool.unseal(manager.block_pool.index.find(table.key(5)))
     again = make_request("again", 60)
     # ... but the one after block 11 can, though block 5 of the window's group is not there.
-    again.num_computed_tokens = manager.match_prefix(again)
+    plan = manager.plan_admission(again)
+    again.num_computed_tokens = manager.hold(plan)
     assert again.num_computed_tokens == 48
-    match = manager.admit(again)
+    match = manager.admit(plan)
     assert match.num_tokens == 48
     assert match.miss is not None
     assert (match.miss.reason, match.miss.at_token) == (MissReason.EVICTED, 48)

@@ -53,7 +53,7 @@ def test_without_a_free_slot_a_block_lacks() -> None:
     manager = make_manager(num_slots=1)
     first = computed(manager, "a")
     second = make_request("b", num_prompt_tokens=1)
-    assert manager.num_lacking_blocks(second, 1) == 1
+    assert manager.num_missing_blocks(second, 1) == 1
     assert not manager.allocate(second, 1)
     assert manager.num_blocks(second) == 0
     manager.forget(first)
@@ -112,8 +112,9 @@ def test_without_slots_for_snapshots_there_is_no_prefix_caching() -> None:
     first = computed(manager, "a", 64)
     manager.seal(first, 0)
     second = make_request("b", num_prompt_tokens=64)
-    assert manager.match_prefix(second) == 0
-    match = manager.admit(second)
+    plan = manager.plan_admission(second)
+    assert manager.hold(plan) == 0
+    match = manager.admit(plan)
     assert match.num_tokens == 0
     assert match.miss is not None and match.miss.reason is MissReason.DISABLED
 
@@ -282,8 +283,9 @@ def advance(manager, request, *ends, blocks=None):
 
 
 def admit(manager, request):
-    request.num_computed_tokens = manager.match_prefix(request)
-    match = manager.admit(request)
+    plan = manager.plan_admission(request)
+    request.num_computed_tokens = manager.hold(plan)
+    match = manager.admit(plan)
     request.num_computed_tokens = match.num_tokens
     manager.check_integrity()
     return match
@@ -461,7 +463,7 @@ def test_undefined_snapshots_are_forgotten() -> None:
     manager = with_snapshots()
     advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
     second = make_request("b", num_prompt_tokens=40)
-    assert manager.num_lacking_to_admit(second) == 0
+    assert manager.plan_admission(second).num_missing == 0
     manager.reset_prefix_cache()
     assert admit(manager, second).num_tokens == 0
     # Its blocks are found again, and they do not lead to the snapshot from before.

@@ -353,17 +353,18 @@ class Inspector:
         manager = self._manager
         has_steps_ops = bool(manager.block_ops)
         try:
-            request.num_computed_tokens = start = manager.match_prefix(request)
+            plan = manager.plan_admission(request)
+            request.num_computed_tokens = start = manager.hold(plan)
             num_rows = request.num_tokens - start
             if num_rows > self.config.max_num_batched_tokens:
                 raise ValueError(
                     f"position: {num_rows} positions before it would have to be computed again;"
                     f" at most {self.config.max_num_batched_tokens} are"
                 )
-            if manager.num_lacking_blocks(request, request.num_tokens):
+            if manager.num_missing_blocks(request, request.num_tokens):
                 # Without their number: it would tell what other callers have
                 raise NoBlocksError("looking at this token needs more free blocks; try again later")
-            start = request.num_computed_tokens = manager.admit(request).num_tokens
+            start = request.num_computed_tokens = manager.admit(plan).num_tokens
             num_rows = request.num_tokens - start
             try:
                 self._runner.transfer(manager.block_ops.take())

@@ -332,6 +332,10 @@ class BlockNeeds:
     windows: tuple[int | None, ...] = (None,)
     max_chunk: int = 1
 
+    def num_blocks(self, num_tokens: int) -> int:
+        """Blocks of a group that hold this many positions."""
+        return -(-num_tokens // self.block_size)
+
     def first_block(self, num_computed: int, window: int | None) -> int:
         """The first block of a group that a request needs which has `num_computed` positions; it has freed
         those before."""

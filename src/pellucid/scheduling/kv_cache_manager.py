@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pellucid.facts.formulas import BlockNeeds
+from pellucid.scheduling.admission import Admission, AdmissionPlan
+from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import BlockOps, Save, Slot
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_restorer import BlockRestorer
 from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offload import Offload
+from pellucid.scheduling.offload import BrokenPlanError, Offload
 from pellucid.scheduling.prefix_finder import PrefixFinder
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.recurrent_states import SNAPSHOT_TOKENS, RecurrentStates
@@ -75,7 +76,7 @@ class KVCacheManager:
         self._finder = PrefixFinder(
             block_pool, self.offload, self.states, self.needs, self.enable_prefix_caching
         )
-        self._restorer = BlockRestorer(
+        self._admission = Admission(
             block_pool,
             self.offload,
             self.states,
@@ -105,49 +106,19 @@ class KVCacheManager:
         """Positions up to the end of the last block."""
         return self._tables_of(request).num_positions
 
-    def num_reclaimable(self, request: Request, victim: Request) -> int:
+    def num_reclaimable(self, plan: AdmissionPlan, victim: Request) -> int:
         """Blocks that a waiting request could be given if `victim` gave all of its blocks back."""
-        found = self._finder.find(self._tables_of(request))
-        needed = {block for blocks in found.blocks for block in blocks}
-        return sum(
-            block.ref_count == 1 and block not in needed
-            for table in self._tables_of(victim).by_group
-            for block in table.held
-        )
+        return plan.num_reclaimable(self._tables_of(victim))
 
     def num_more_blocks(self, request: Request) -> int:
         """How many blocks a request needs for all of its tokens, besides those that it has."""
         return self.needs.most(request.num_tokens) - self.num_blocks(request)
 
-    def num_lacking_blocks(self, request: Request, num_tokens: int) -> int:
+    def num_missing_blocks(self, request: Request, num_tokens: int) -> int:
         """How many free blocks are missing for `allocate`. At least 1 if no slot for recurrent states is free:
         requests give back their slot together with their blocks."""
-        num_needed = self._tables_of(request).num_needed(num_tokens)
-        num_lacking = max(0, num_needed - self.block_pool.num_free_blocks)
-        return num_lacking or int(self.states.lacks_slot(request))
-
-    def num_lacking_to_admit(self, request: Request) -> int:
-        """How many free blocks are missing for `admit`; at least 1 if no slot for recurrent states is free.
-
-        For a group with a window, this counts the most blocks that the request will hold, although `admit`
-        does not allocate all of them: so prompts that were admitted together do not stop half-way.
-        Sealed blocks of the request's prefix are looked up, not taken.
-        """
-        tables = self._tables_of(request)
-        found = self._finder.find(tables)
-        num_computed = request.num_computed_tokens
-        if not tables.ends_within_a_block:
-            num_computed = found.num_blocks * self.block_size
-        num_free = self.block_pool.num_free_blocks
-        num_blocks, num_needed = -(-request.num_tokens // self.block_size), 0
-        for table, blocks in zip(tables.by_group, found.blocks, strict=True):
-            first = self.needs.first_block(num_computed, table.window)
-            num_kept = found.num_blocks - max(first, table.num_freed)
-            most = self.needs.most_of_group(request.num_tokens, table.window)
-            num_needed += max(0, min(num_blocks - found.num_blocks, most - num_kept))
-            num_needed += tables.shares_next(table)
-            num_free -= sum(not block.ref_count for block in blocks)
-        return max(0, num_needed - num_free) or int(self.states.lacks_slot(request))
+        num_needed = self._tables_of(request).num_needed(request.num_computed_tokens, num_tokens)
+        return self._num_missing(request, num_needed)
 
     def num_forkable(self, request: Request, num_tokens: int) -> int:
         """Positions up to `num_tokens` that a fork of a request can share: all of them, or none if blocks that
@@ -195,47 +166,47 @@ class KVCacheManager:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        return self._restorer.start_reading(self._tables_of(request))
+        return self._admission.start_reading(self._tables_of(request))
 
-    def match_prefix(self, request: Request) -> int:
-        """Gives a request the sealed blocks of its longest cached prefix: the longest one whose blocks all
-        groups have, as far back as the window of each reaches.
+    def plan_admission(self, request: Request) -> AdmissionPlan:
+        """How a waiting request could get blocks for all of its tokens now: the longest cached prefix whose blocks all
+        groups have, as far back as the window of each reaches, and what it needs besides.
 
         The blocks that the request has already are the beginning of this prefix. The last token is never taken
         from the cache: its logits have to be computed.
+        """
+        return self._admission.plan(self._tables_of(request))
+
+    def hold(self, plan: AdmissionPlan) -> int:
+        """Gives a request the sealed blocks of its plan, so that no release for it frees them.
 
         Returns:
-            The number of tokens whose K and V are in these blocks.
+            The number of tokens whose K and V are in the request's blocks.
+
+        Raises:
+            BrokenPlanError: the plan is not the latest one, or blocks have changed owners since.
         """
-        tables = self._tables_of(request)
-        if tables.ends_within_a_block:
-            return request.num_computed_tokens
-        found = self._finder.find(tables)
-        num_tokens = found.num_blocks * self.block_size
-        for table, blocks in zip(tables.by_group, found.blocks, strict=True):
-            tables.append_sealed(table, found.num_blocks, blocks)
-        self._finder.forget(request)
-        self.states.set_diverges_at(request, found.num_sealed_blocks * self.block_size)
-        if any(found.blocks):
-            self.states.use_snapshot(tables.first, num_tokens)
-        return num_tokens
+        return self._admission.hold(self._tables_of(plan.request), plan)
 
-    def admit(self, request: Request) -> PrefixMatch:
-        """Allocates blocks for a request's tokens, and restores offloaded contents into them.
-
-        Call it after `match_prefix`, when num_lacking_to_admit is 0.
+    def admit(self, plan: AdmissionPlan) -> PrefixMatch:
+        """Carries out a plan after `hold`, once what it misses is free: restores offloaded contents, and allocates
+        blocks for the request's other tokens.
 
         Returns:
             The positions that are computed once the listed operations have run.
+
+        Raises:
+            BrokenPlanError: blocks or a slot are still missing, or offloaded contents are gone. The request has to end.
         """
+        request = plan.request
         tables = self._tables_of(request)
+        if self.states.lacks_slot(request):
+            raise BrokenPlanError("no slot is free for the request's recurrent states")
         self.states.ensure_slot(request)
-        miss = self._finder.explain_miss(tables, request.num_computed_tokens)
-        num_tokens, num_loaded_tokens = self._restorer.restore(tables)
-        if num_tokens > request.num_computed_tokens:
-            miss = self._finder.explain_miss(tables, num_tokens)
-        allocated = self._allocate(tables, num_tokens, request.num_tokens)
-        assert allocated
+        num_tokens, num_loaded_tokens = self._admission.restore(tables, plan)
+        miss = self._finder.explain_miss(tables, num_tokens)
+        if not self._allocate(tables, num_tokens, request.num_tokens):
+            raise BrokenPlanError("fewer blocks are free than the request's admission needs")
         self.states.copy_snapshot(request)
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
 
@@ -373,7 +344,7 @@ class KVCacheManager:
                     self.block_pool.release([block])
                     if block.ref_count == 0:
                         num_freed += 1
-                        self._restorer.swap_out(table, index, block)
+                        self._swap_out(table, index, block)
         if not tables.first.blocks:
             self.states.release_slot(request)
         return num_freed
@@ -429,11 +400,34 @@ class KVCacheManager:
 
     def _allocate(self, tables: RequestTables, num_computed: int, num_tokens: int) -> bool:
         """`allocate` for a request of which `num_computed` positions are computed."""
-        num_needed = tables.begin_write(num_computed, num_tokens)
+        tables.unseal_next(num_computed)
+        num_needed = tables.num_needed(num_computed, num_tokens)
         if num_needed == 0:
             return True
-        if num_needed > self.block_pool.num_free_blocks or self.states.lacks_slot(tables.request):
+        if self._num_missing(tables.request, num_needed):
             return False
         self.states.ensure_slot(tables.request)
         tables.allocate(num_computed, num_tokens)
         return True
+
+    def _num_missing(self, request: Request, num_needed: int) -> int:
+        num_missing = max(0, num_needed - self.block_pool.num_free_blocks)
+        return num_missing or int(self.states.lacks_slot(request))
+
+    def _swap_out(self, table: BlockTable, index: int, block: Block) -> None:
+        """Writes the contents of a block that has left a table to the swap file if the block was full, or if it
+        was the last one and the recurrent states at its end are swapped out as well.
+
+        Args:
+            index: that the block had in the table.
+        """
+        request, swapped = table.request, self.offload.swapped
+        num_tokens = request.num_computed_tokens // self.block_size * self.block_size
+        if swapped.num_state_tokens(request.request_id) is not None:
+            num_tokens = request.num_computed_tokens
+        if index * self.block_size < num_tokens:
+            place = (table.group, index)
+            op = swapped.swap_out(request.request_id, place, block.block_id)
+            if op is not None:
+                self.block_ops.add(op)
+                self.block_pool.log.add(("O", block.block_id, op.swap_slots[0], None))

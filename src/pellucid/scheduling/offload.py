@@ -25,21 +25,33 @@ from pellucid.scheduling.block_table import Place
 Contents: TypeAlias = tuple[SlotKind, bytes]
 
 
+class BrokenPlanError(Exception):
+    """An admission cannot be carried out as planned: what it counted on is gone. Its request has to end."""
+
+
 class SwapSlots:
     """Owns the slots of the swap file. A preempted request finds there the blocks and the states that it lost.
 
     Args:
         num_slots: blocks that the swap file holds; 0: there is no swap file.
         blocks_per_state: slots that the recurrent states of a request take.
+
+    Attributes:
+        version: changes whenever something comes or goes.
     """
 
     def __init__(self, num_slots: int, blocks_per_state: int) -> None:
+        self.version = 0
         self._num_slots = num_slots
         self._blocks_per_state = blocks_per_state
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._blocks: dict[str, dict[Place, int]] = {}  # by request id and place
         # By request id: computed tokens when the states were swapped out, and their slots.
         self._states: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def has(self, request_id: str) -> bool:
+        """Whether anything of a request is in the swap file."""
+        return request_id in self._blocks or request_id in self._states
 
     def num_blocks(self, request_id: str) -> int:
         """Blocks of a request in the swap file."""
@@ -58,6 +70,7 @@ class SwapSlots:
             return None
         slot = self._free_slots.pop()
         self._blocks.setdefault(request_id, {})[place] = slot
+        self.version += 1
         return SwapOut(Slot.block(block_id), (slot,))
 
     def swap_out_states(self, request_id: str, num_tokens: int, number: int) -> SwapOut | None:
@@ -71,12 +84,18 @@ class SwapSlots:
             return None
         slots = tuple([self._free_slots.pop() for _ in range(self._blocks_per_state)])
         self._states[request_id] = num_tokens, slots
+        self.version += 1
         return SwapOut(Slot.states(number), slots)
 
-    def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn | None:
-        """Swaps a request's block at `place` into another block, if the swap file has it."""
+    def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn:
+        """Swaps a request's block at `place` into another block.
+
+        Raises:
+            BrokenPlanError: the swap file does not have it.
+        """
         if (slot := self._blocks.get(request_id, {}).pop(place, None)) is None:
-            return None
+            raise BrokenPlanError("a block of the request has left the swap file")
+        self.version += 1
         self._free_slots.append(slot)
         return SwapIn((slot,), Slot.block(block_id))
 
@@ -86,6 +105,7 @@ class SwapSlots:
 
     def drop(self, request_id: str) -> None:
         """Frees the slots of a request."""
+        self.version += self.has(request_id)
         self._free_slots += self._blocks.pop(request_id, {}).values()
         self._free_slots += self._states.pop(request_id, (0, ()))[1]
 
@@ -124,9 +144,13 @@ class PrefixReads:
     Args:
         max_read_blocks: most blocks that are being read or wait for their request; 0: there is no prefix store.
         blocks_per_state: blocks that recurrent states count as.
+
+    Attributes:
+        version: changes whenever something that was read comes or goes.
     """
 
     def __init__(self, max_read_blocks: int, blocks_per_state: int) -> None:
+        self.version = 0
         self._max_read_blocks = max_read_blocks
         self._num_blocks_of = {SlotKind.BLOCK: 1, SlotKind.STATES: blocks_per_state}
         self._reads: dict[int, _PendingRead] = {}  # by read_id
@@ -186,6 +210,7 @@ class PrefixReads:
         read = self._reads.get(read_id)
         if read is None or read.payloads is not None:  # it was cancelled
             return None
+        self.version += 1
         read.payloads = {}
         if payloads and isinstance(snapshot := payloads[-1], ReadSnapshot):
             read.payloads[SlotKind.STATES, snapshot.block_hash] = snapshot.payload
@@ -202,13 +227,24 @@ class PrefixReads:
         """The reads whose blocks are not there yet."""
         return [read_id for read_id, read in self._reads.items() if read.payloads is None]
 
+    def has(self, request_id: str) -> bool:
+        """Whether anything was read for a request."""
+        return bool(self._payloads_of(request_id))
+
     def has_loaded(self, request_id: str, kind: SlotKind, block_hash: bytes) -> bool:
         """Whether a block, or the states at its end, were read for a request."""
         return (kind, block_hash) in self._payloads_of(request_id)
 
     def load(self, request_id: str, slot: Slot, block_hash: bytes) -> Load:
-        """Fills a slot with what was read for a request."""
-        return Load(slot, self._payloads_of(request_id)[slot.kind, block_hash])
+        """Fills a slot with what was read for a request.
+
+        Raises:
+            BrokenPlanError: it was not read, or dropped.
+        """
+        payloads = self._payloads_of(request_id)
+        if (slot.kind, block_hash) not in payloads:
+            raise BrokenPlanError("what was read for the request has been dropped")
+        return Load(slot, payloads[slot.kind, block_hash])
 
     def drop_reads_that_wait(self) -> None:
         """Drops what was read for requests which are not admitted yet: these ask again."""
@@ -228,6 +264,7 @@ class PrefixReads:
         return {} if read_id is None else self._reads[read_id].payloads or {}
 
     def _forget(self, read_id: int) -> None:
+        self.version += 1
         read = self._reads.pop(read_id)
         self._num_read_blocks -= self._num_held(read)
         if read.request_id is not None:
@@ -268,6 +305,15 @@ class Offload:
         self.blocks_per_state = blocks_per_state
         self.swapped = SwapSlots(num_swap_slots, blocks_per_state)
         self.reads = PrefixReads(max_read_blocks, blocks_per_state)
+
+    @property
+    def version(self) -> int:
+        """Changes whenever something comes or goes."""
+        return self.swapped.version + self.reads.version
+
+    def has(self, request_id: str) -> bool:
+        """Whether anything of a request is here."""
+        return self.swapped.has(request_id) or self.reads.has(request_id)
 
     def drop(self, request_id: str) -> None:
         """Forgets what is kept of a request."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pellucid.scheduling.admission import AdmissionPlan
 from pellucid.scheduling.fair_shares import Claims, FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Key, Request, RequestStatus
@@ -56,18 +57,19 @@ class Preemption:
         return victim
 
     def victims_to_admit(
-        self, request: Request, num_seats: int, claims: Claims | None
+        self, plan: AdmissionPlan, num_seats: int, claims: Claims | None
     ) -> list[Request] | None:
         """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
 
         Args:
+            plan: of its admission.
             num_seats: that are free.
             claims: the result of `claims`.
         """
-        manager, all_running = self._kv_cache_manager, self._queues.running
-        num_lacking = manager.num_lacking_to_admit(request)
+        request, num_missing = plan.request, plan.num_missing
+        all_running = self._queues.running
         alone = not all_running  # then the whole pool is there for it, and it fits
-        if num_seats > 0 and num_lacking <= 0:
+        if num_seats > 0 and num_missing <= 0:
             return []
         holders = [
             holder
@@ -78,13 +80,13 @@ class Preemption:
         rank = _rank(claims)
         victims: list[Request] = []
         for victim in (*sorted(holders, key=rank)[::-1], *sorted(running, key=rank)[::-1]):
-            if num_seats > 0 and num_lacking <= 0:
+            if num_seats > 0 and num_missing <= 0:
                 break
             if victim.status is RequestStatus.RUNNING:
                 num_seats += 1
             victims.append(victim)
-            num_lacking -= manager.num_reclaimable(request, victim)
-        return victims if alone or (num_seats > 0 and num_lacking <= 0) else None
+            num_missing -= self._kv_cache_manager.num_reclaimable(plan, victim)
+        return victims if alone or (num_seats > 0 and num_missing <= 0) else None
 
     def can_get_seat(self, request: Request, claims: Claims | None) -> bool:
         """Whether a running request would give its seat to the first waiting one."""

@@ -1,8 +1,7 @@
 """The prefix finder: finds the blocks that can follow those of a waiting request, and says why it finds no more."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
@@ -16,36 +15,54 @@ from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.request_tables import RequestTables
 
-IsThere: TypeAlias = Callable[[BlockTable, int], bool]  # of the index of a block
+
+class Swapped(NamedTuple):
+    """A block of the request in the swap file."""
+
+    place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPrefix:
-    """Sealed blocks that could follow those of a waiting request. Finding them takes no block.
+class Loaded(NamedTuple):
+    """A block that the prefix store has read for the request."""
 
-    Attributes:
-        num_blocks: length of each block table with these blocks.
-        num_sealed_blocks: length of each block table with all sealed blocks in the prefix index; more than
-            `num_blocks` if there is no snapshot of recurrent states at their end.
-        blocks: for each group, the blocks to append to its table, without those that have left the window.
-    """
+    block_hash: bytes
 
-    num_blocks: int
-    num_sealed_blocks: int
-    blocks: tuple[Sequence[Block], ...]
+
+Sealed: TypeAlias = Block  # a block in the prefix index
+Found: TypeAlias = Sealed | Swapped | Loaded
+Rows: TypeAlias = list[list[Found | None]]  # by index behind a request's blocks, and by group
+ANYWHERE = Sealed, Swapped, Loaded
 
 
 class Extension(NamedTuple):
-    """Blocks in the prefix index, the swap file and the prefix store that can follow those of a request.
+    """Sealed and offloaded blocks that can follow those of a request.
 
     Attributes:
         num_tokens: positions with computed keys and values after them.
-        blocks: for each group, without those that have left the window: a sealed block, or None for an
-            offloaded one.
+        blocks: for each group, without those that have left the window.
     """
 
     num_tokens: int
-    blocks: Sequence[Sequence[Block | None]]
+    blocks: Sequence[Sequence[Found]]
+
+
+class FoundPrefix(NamedTuple):
+    """What can follow the blocks of a waiting request. Finding it takes no block.
+
+    Attributes:
+        num_tokens: positions with computed keys and values after the sealed blocks.
+        sealed: for each group, the sealed blocks that come first, without those that have left the window.
+        restored: the blocks behind them, if some of these are offloaded; None: there are none.
+        diverges_at: the position after the last sealed block; beyond `num_tokens` if there is no snapshot of recurrent
+            states at this position.
+        version: of the finder. With another version, this may no longer be true.
+    """
+
+    num_tokens: int
+    sealed: Sequence[Sequence[Sealed]]
+    restored: Extension | None
+    diverges_at: int
+    version: int
 
 
 class BlocksToRead(NamedTuple):
@@ -90,8 +107,12 @@ class PrefixFinder:
         self._states = states
         self._needs = needs
         self._is_enabled = is_enabled
-        # By request_id: the last result of `find`, and the version and length for which it holds.
-        self._found: dict[str, tuple[tuple[int, int], FoundPrefix]] = {}
+        self._found: dict[str, FoundPrefix] = {}  # by request_id
+
+    @property
+    def version(self) -> int:
+        """Changes whenever another prefix may be found."""
+        return self._pool.version + self._states.pool.version + self._offload.version
 
     def num_matchable_blocks(self, request: Request) -> int:
         """Full blocks of a request that do not hold its last token."""
@@ -101,56 +122,23 @@ class PrefixFinder:
         return (request.num_tokens - 1) // self._needs.block_size
 
     def find(self, tables: RequestTables) -> FoundPrefix:
-        """The sealed blocks that can follow those of a waiting request. The look-up is repeated only after blocks
-        have changed owners."""
-        groups, first = tables.by_group, len(tables.first)
+        """What can follow the blocks of a waiting request. The look-up is repeated only after blocks, snapshots or
+        offloaded contents have come or gone."""
+        name = tables.request.request_id
         if tables.ends_within_a_block:
-            return FoundPrefix(first, first, ((),) * len(groups))
-        version = self._pool.version + self._states.pool.version, first
-        request_id = tables.request.request_id
-        found_at, found = self._found.get(request_id, (None, None))
-        if found is not None and found_at == version:
-            return found
-        blocks: list[list[Block | None]] = [[] for _ in groups]
-
-        def is_sealed(table: BlockTable, index: int) -> bool:
-            block = self._index.find(table.key(index))
-            blocks[table.group].append(block)
-            return block is not None
-
-        max_tokens = self.num_matchable_blocks(tables.request) * self._needs.block_size
-        end, num_sealed = self._deepest(groups, max_tokens, is_sealed, self._has_snapshot)
-        num_tokens = end * self._needs.block_size
-        found = FoundPrefix(
-            end,
-            num_sealed,
-            tuple(
-                [block for block in seen if block is not None]  # none is
-                for seen in self._seen(groups, blocks, num_tokens, end)
-            ),
-        )
-        self._found[request_id] = version, found
+            num_tokens, nothing = tables.request.num_computed_tokens, ((),) * len(tables.by_group)
+            return FoundPrefix(num_tokens, nothing, None, num_tokens, self.version)
+        found = self._found.get(name)
+        if found is None or found.version != self.version:
+            found = self._found[name] = self._find(tables)
         return found
 
     def forget(self, request: Request) -> None:
         """Drops the last result of `find`: the request has taken the blocks, has others, or has ended."""
         self._found.pop(request.request_id, None)
 
-    def find_extension(self, tables: RequestTables) -> Extension | None:
-        """The sealed and offloaded blocks that can follow those of a request: up to where its recurrent states
-        were swapped out, if all blocks are there; otherwise up to the last full block (with a snapshot). None:
-        there are none."""
-        num_tokens = self._offload.swapped.num_state_tokens(tables.request.request_id)
-        if num_tokens is not None and num_tokens < tables.request.num_tokens:
-            extension = self._extension(tables, num_tokens, has_states=True)
-            if extension is not None:
-                return extension
-        block_size = self._needs.block_size
-        max_tokens = (tables.request.num_tokens - 1) // block_size * block_size
-        return self._extension(tables, max_tokens, has_states=False)
-
-    def blocks_to_read(self, tables: RequestTables, max_blocks: int) -> BlocksToRead:
-        """What the prefix store may have of the blocks behind those that `find` has found.
+    def blocks_to_read(self, tables: RequestTables, first: int, max_blocks: int) -> BlocksToRead:
+        """What the prefix store may have of a request's blocks from index `first` on.
 
         Args:
             max_blocks: to read, snapshots included.
@@ -162,19 +150,16 @@ class PrefixFinder:
             deque() for _ in tables.by_group
         ]  # of each group, blocks that are still in the window
         longest = self.num_matchable_blocks(tables.request)
-        for index in range(self.find(tables).num_blocks, longest):
+        for index in range(first, longest):
             if num_blocks + self.least_to_read > max_blocks:
                 break
             length = index + 1
             for table, indices in zip(tables.by_group, waiting, strict=True):
-                key, place = table.key(index), (table.group, index)
-                if key not in self._index and not self._offload.swapped.has_block(
-                    tables.request.request_id, place
-                ):
-                    keys[place] = KeyToRead(key, longest)
+                if self._look_up(table, index, longest) is None:
+                    keys[table.group, index] = KeyToRead(table.key(index), longest)
                     indices.append(index)
-                first = self._needs.first_block(length * self._needs.block_size, table.window)
-                while indices and indices[0] < first:
+                seen_from = self._needs.first_block(length * self._needs.block_size, table.window)
+                while indices and indices[0] < seen_from:
                     gone = table.group, indices.popleft()
                     keys[gone] = keys[gone]._replace(needed_until=index)
             num_blocks = max(num_blocks, sum(map(len, waiting)))
@@ -213,108 +198,148 @@ class PrefixFinder:
             return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=diverges_at)
         return self._index.explain_miss(missing or keys[-1], num_tokens)
 
-    def _extension(
-        self, tables: RequestTables, max_tokens: int, has_states: bool
-    ) -> Extension | None:
-        """The blocks that can follow a request's own, up to `max_tokens`.
+    def _find(self, tables: RequestTables) -> FoundPrefix:
+        request, block_size = tables.request, self._needs.block_size
+        max_tokens = (request.num_tokens - 1) // block_size * block_size
+        # Where the recurrent states of the request were swapped out: they need no snapshot.
+        states_at = self._offload.swapped.num_state_tokens(request.request_id)
+        if states_at is not None and states_at >= request.num_tokens:
+            states_at = None
+        rows = self._look_up_all(tables, max(max_tokens, states_at or 0))
+        end, num_sealed = self._reach(tables, rows, max_tokens, (Sealed,))
+        seen = self._seen(tables, rows, len(tables.first), end * block_size)
+        return FoundPrefix(
+            end * block_size,
+            # All of them are.
+            [[found for found in blocks if isinstance(found, Sealed)] for blocks in seen],
+            self._restored(tables, rows, end, max_tokens, states_at),
+            num_sealed * block_size,
+            self.version,
+        )
+
+    def _look_up_all(self, tables: RequestTables, max_tokens: int) -> Rows:
+        """What is there of each block behind those of a request, up to the first one that no later token can do
+        without.
 
         Args:
-            has_states: the swap file has the recurrent states after exactly `max_tokens`: only an extension up
-                to there can use them.
+            max_tokens: the last position that offloaded blocks can reach.
         """
-        groups, request_id = tables.by_group, tables.request.request_id
-        num_matchable = self.num_matchable_blocks(tables.request)
-        sealed: list[list[Block | None]] = [[] for _ in groups]
+        num_matchable = last = self.num_matchable_blocks(tables.request)
+        if self._offload.has(tables.request.request_id):
+            last = self._needs.num_blocks(max_tokens)
+        rows: Rows = []
+        for index in range(len(tables.first), last):
+            row = [self._look_up(table, index, num_matchable) for table in tables.by_group]
+            rows.append(row)
+            if None in row and tables.by_group[row.index(None)].window is None:
+                break
+        return rows
 
-        def is_there(table: BlockTable, index: int) -> bool:
-            place = table.group, index
-            if index >= num_matchable:
-                sealed[table.group].append(None)
-                return self._offload.swapped.has_block(request_id, place)
-            key = table.key(index)
-            block = self._index.find(key)
-            sealed[table.group].append(block)
-            if block is not None or self._offload.swapped.has_block(request_id, place):
-                return True
-            return self._offload.reads.has_loaded(request_id, SlotKind.BLOCK, key.block_hash)
+    def _look_up(self, table: BlockTable, index: int, num_matchable: int) -> Found | None:
+        """Where the block with an index is that can be appended to a table; None: nowhere."""
+        key = table.key(index) if index < num_matchable else None
+        if key is not None and (block := self._index.find(key)) is not None:
+            return block
+        request_id, place = table.request.request_id, (table.group, index)
+        if self._offload.swapped.has_block(request_id, place):
+            return Swapped(place)
+        if key is not None and self._offload.reads.has_loaded(
+            request_id, SlotKind.BLOCK, key.block_hash
+        ):
+            return Loaded(key.block_hash)
+        return None
 
-        def has_snapshot(block_hash: bytes) -> bool:
-            is_loaded = self._offload.reads.has_loaded(request_id, SlotKind.STATES, block_hash)
-            return is_loaded or self._has_snapshot(block_hash)
-
-        end, num_there = self._deepest(groups, max_tokens, is_there, has_snapshot)
-        if has_states:
-            end = num_there if num_there == self._num_blocks_for(max_tokens) else 0
-        num_tokens = min(end * self._needs.block_size, max_tokens)
-        if end <= len(tables.first):
-            return None
-        return Extension(num_tokens, self._seen(groups, sealed, num_tokens, end))
-
-    def _deepest(
+    def _restored(
         self,
-        groups: Sequence[BlockTable],
+        tables: RequestTables,
+        rows: Rows,
+        start: int,
         max_tokens: int,
-        is_there: IsThere,
-        has_snapshot: Callable[[bytes], bool],
+        states_at: int | None,
+    ) -> Extension | None:
+        """The sealed and offloaded blocks from index `start` on: up to where recurrent states were swapped out, if all
+        blocks are there; otherwise up to the last full block (with a snapshot)."""
+        if not self._offload.has(tables.request.request_id):
+            return None
+        end, num_tokens = 0, 0
+        if states_at is not None:
+            _, num_there = self._reach(tables, rows, states_at, ANYWHERE)
+            if num_there == self._needs.num_blocks(states_at):
+                end, num_tokens = num_there, states_at
+        if end <= start:
+            end, _ = self._reach(tables, rows, max_tokens, ANYWHERE)
+            num_tokens = end * self._needs.block_size
+        if end <= start:
+            return None
+        return Extension(num_tokens, self._seen(tables, rows, start, num_tokens))
+
+    def _reach(
+        self,
+        tables: RequestTables,
+        rows: Rows,
+        max_tokens: int,
+        places: tuple[type[Found], ...],
     ) -> tuple[int, int]:
         """The longest prefix, in blocks, for which every group has the blocks that the next token sees.
 
         Args:
             max_tokens: the prefix has at most these tokens.
-            is_there: whether the block with an index can be appended to a table.
-            has_snapshot: whether there is a snapshot of recurrent states at the end of the block with a hash.
+            places: where the blocks may be.
 
         Returns:
             Two lengths: of the longest prefix that ends at a snapshot (if the model has recurrent states), and
             of the longest prefix with or without a snapshot.
         """
-        block_size = self._needs.block_size
-        first = deepest = num_there = len(groups[0])
-        runs = [first] * len(
-            groups
-        )  # blocks in a row, so far; nobody asks for those that were freed
-        for index in range(first, self._num_blocks_for(max_tokens)):
-            for table in groups:
-                if is_there(table, index):
-                    runs[table.group] += 1
-                elif table.window is None:
+        groups, block_size = tables.by_group, self._needs.block_size
+        first = deepest = num_there = len(tables.first)
+        last = min(first + len(rows), self._needs.num_blocks(max_tokens))
+        windowed = [table for table in groups if table.window is not None]
+        # Blocks in a row, so far; nobody asks for those that were freed.
+        runs = [first] * len(groups)
+        for end in range(first + 1, last + 1):
+            for group, found in enumerate(rows[end - first - 1]):
+                if isinstance(found, places):
+                    runs[group] += 1
+                elif groups[group].window is None:
                     return deepest, num_there  # no later token can do without this block
                 else:
-                    runs[table.group] = 0
-            end = index + 1
+                    runs[group] = 0
             position = min(end * block_size, max_tokens)
-            firsts = [self._needs.first_block(position, table.window) for table in groups]
-            if all(runs[table.group] >= end - firsts[table.group] for table in groups):
-                num_there = end
-                is_full = position == end * block_size
-                if not self._states.exist or (
-                    is_full and has_snapshot(groups[0].key(index).block_hash)
-                ):
+            if windowed and not all(
+                runs[table.group] >= end - self._needs.first_block(position, table.window)
+                for table in windowed
+            ):
+                continue
+            num_there = end
+            if not self._states.exist:
+                deepest = end
+            elif position == end * block_size:  # snapshots are of full blocks
+                if self._has_snapshot(tables.first, end - 1, Loaded in places):
                     deepest = end
         return deepest, num_there
 
     def _seen(
-        self,
-        groups: Sequence[BlockTable],
-        blocks: Sequence[Sequence[Block | None]],
-        num_tokens: int,
-        end: int,
-    ) -> list[Sequence[Block | None]]:
-        """For each group, those of the blocks behind its table that the token at position `num_tokens` sees.
-
-        Args:
-            blocks: for each group, from the end of its table on.
-            end: the length of each table with these blocks.
-        """
-        first = len(groups[0])
-        firsts = [self._needs.first_block(num_tokens, table.window) for table in groups]
+        self, tables: RequestTables, rows: Rows, start: int, num_tokens: int
+    ) -> list[list[Found]]:
+        """For each group, those of the blocks from index `start` to position `num_tokens` that the token there
+        sees."""
+        first, end = len(tables.first), self._needs.num_blocks(num_tokens)
+        seen_from = [self._needs.first_block(num_tokens, table.window) for table in tables.by_group]
         return [
-            group[max(0, seen_from - first) : end - first]
-            for group, seen_from in zip(blocks, firsts, strict=True)
+            [
+                found
+                for row in rows[max(start, seen) - first : end - first]
+                if (found := row[group]) is not None  # none is
+            ]
+            for group, seen in enumerate(seen_from)
         ]
 
-    def _has_snapshot(self, block_hash: bytes) -> bool:
-        return block_hash in self._states.pool
-
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._needs.block_size)
+    def _has_snapshot(self, table: BlockTable, index: int, may_be_loaded: bool) -> bool:
+        """Whether there is a snapshot of recurrent states at the end of block `index`."""
+        block_hash = table.key(index).block_hash
+        return block_hash in self._states.pool or (
+            may_be_loaded
+            and self._offload.reads.has_loaded(
+                table.request.request_id, SlotKind.STATES, block_hash
+            )
+        )

@@ -73,50 +73,43 @@ class RequestTables:
             num_tokens = min(num_tokens, num_computed + self._needs.max_chunk)
         return -(-num_tokens // self._needs.block_size)
 
-    def shares_next(self, table: BlockTable) -> bool:
-        """Whether the block that the next token is written into has other owners."""
+    def shares_next(self, table: BlockTable, num_computed: int) -> bool:
+        """Whether the block that the token at position `num_computed` is written into has other owners."""
         # Only this block of the table can hold contents that others use: those after it are new.
-        index = self.request.num_computed_tokens // self._needs.block_size
+        index = num_computed // self._needs.block_size
         return index < len(table) and table.blocks[index].ref_count > 1
 
-    def num_needed(self, num_tokens: int) -> int:
-        """How many free blocks `allocate` takes for the positions up to `num_tokens` that are not computed."""
-        num_computed = self.request.num_computed_tokens
-        return sum(
-            max(0, self.required_length(table, num_computed, num_tokens) - len(table))
-            + self.shares_next(table)
-            for table in self.by_group
-        )
+    def num_needed(self, num_computed: int, num_tokens: int) -> int:
+        """How many free blocks `allocate` takes."""
+        num_needed, written = 0, num_computed // self._needs.block_size
+        for (
+            table
+        ) in self.by_group:  # every decode asks, hence no calls for a table that has its blocks
+            blocks = table.blocks
+            if len(blocks) * self._needs.block_size < num_tokens:
+                end = self.required_length(table, num_computed, num_tokens)
+                num_needed += max(0, end - len(blocks))
+            if written < len(blocks) and blocks[written].ref_count > 1:
+                num_needed += 1
+        return num_needed
 
     # ---- blocks for new tokens
 
-    def begin_write(self, num_computed: int, num_tokens: int) -> int:
-        """Removes the blocks that the token at position `num_computed` is written into from the prefix index.
-
-        Returns:
-            How many free blocks `allocate` takes.
-        """
+    def unseal_next(self, num_computed: int) -> None:
+        """Removes the blocks that the token at position `num_computed` is written into from the prefix index."""
         written = num_computed // self._needs.block_size
-        num_needed = 0
         for table in self.by_group:
             blocks = table.blocks
-            if written < len(blocks):
-                block = blocks[written]
-                if block.ref_count > 1:
-                    num_needed += 1
-                elif block.key is not None:
-                    self._pool.unseal(block)
-            num_missing = self.required_length(table, num_computed, num_tokens) - len(blocks)
-            if num_missing > 0:
-                num_needed += num_missing
-        return num_needed
+            if written < len(blocks) and blocks[written].key is not None:
+                if blocks[written].ref_count == 1:  # of a shared block, the request gets a copy
+                    self._pool.unseal(blocks[written])
 
     def allocate(self, num_computed: int, num_tokens: int) -> None:
-        """Takes free blocks for positions `num_computed` .. `num_tokens` - 1; as many as `begin_write` has counted
+        """Takes free blocks for positions `num_computed` .. `num_tokens` - 1; as many as `num_needed`
         must be free. A shared block that the first of these tokens is written into is replaced by a copy."""
         written = num_computed // self._needs.block_size
         for table in self.by_group:
-            if written < len(table) and table.blocks[written].ref_count > 1:
+            if self.shares_next(table, num_computed):
                 self._copy_on_write(table, written)
             num_missing = self.required_length(table, num_computed, num_tokens) - len(table)
             if num_missing > 0:
@@ -153,13 +146,13 @@ class RequestTables:
                 fork.log_share(table, block)
         return fork
 
-    def append_sealed(self, table: BlockTable, end: int, blocks: Sequence[Block]) -> None:
-        """Appends sealed blocks to a table, the last of them with index `end` - 1. The blocks before them, which
-        the token after them does not see, are freed."""
+    def append_sealed(self, table: BlockTable, num_tokens: int, blocks: Sequence[Block]) -> None:
+        """Appends sealed blocks to a table, the last of them before position `num_tokens`. The blocks before them,
+        which the token there does not see, are freed."""
         for block in blocks:
             self._pool.share(block)
             self.log_share(table, block)
-        self.free_before(table, end * self._needs.block_size)
+        self.free_before(table, num_tokens)
         table.append(blocks)
 
     def log_share(self, table: BlockTable, block: Block) -> None:

@@ -9,6 +9,7 @@ from pellucid.observing.events import Snapshot
 from pellucid.scheduling.ends import FinishReason, Taken
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.preemption import Preemption
 from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
@@ -404,21 +405,25 @@ class Scheduler:
             if events.active:
                 events.blocked(request, "no_seats", 0, self.running)
             return False
-        victims = self._preemption.victims_to_admit(request, num_seats, claims)
+        admission = manager.plan_admission(request)
+        victims = self._preemption.victims_to_admit(admission, num_seats, claims)
         if victims is None:
             if events.active:
-                num_lacking = manager.num_lacking_to_admit(request)
-                events.blocked(request, "no_blocks", num_lacking, self.running)
+                events.blocked(request, "no_blocks", admission.num_missing, self.running)
             return False
         if request.params.prompt_logprobs is not None and not plan.extra_logits:
             return False  # others have used up the step's rows of logits
-        request.num_computed_tokens = manager.match_prefix(request)
-        for victim in victims:
-            if victim.status is RequestStatus.RUNNING:
-                self._preempt(victim, request, plan)
-            self._take_blocks(victim, request)
-        num_matched = manager.num_blocks(request)
-        match = manager.admit(request)
+        try:
+            request.num_computed_tokens = manager.hold(admission)
+            for victim in victims:
+                if victim.status is RequestStatus.RUNNING:
+                    self._preempt(victim, request, plan)
+                self._take_blocks(victim, request)
+            num_matched = manager.num_blocks(request)
+            match = manager.admit(admission)
+        except BrokenPlanError as error:
+            self.finish(request, FinishReason.ERROR, str(error))
+            return True
         request.num_computed_tokens = match.num_tokens
         if request.num_processed_tokens == 0:
             request.num_cached_tokens = match.num_tokens
@@ -499,10 +504,10 @@ class Scheduler:
     def _take_blocks(self, victim: Request, request: Request) -> None:
         """Frees the victim's last blocks: as many as `request` needs besides the free ones, or all of them."""
         manager = self.kv_cache_manager
-        num_lacking = manager.num_lacking_blocks(request, request.num_tokens)
-        if num_lacking == 0:
+        num_missing = manager.num_missing_blocks(request, request.num_tokens)
+        if num_missing == 0:
             return
-        num_freed = manager.release_tail(victim, num_lacking)
+        num_freed = manager.release_tail(victim, num_missing)
         num_lost = max(0, victim.num_computed_tokens - manager.num_positions(victim))
         victim.num_computed_tokens -= num_lost
         self._queues.note_blocks(victim)
