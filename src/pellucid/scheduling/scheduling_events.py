@@ -229,7 +229,7 @@ class SchedulingEvents:
         self._tell(request, reason, blocked_by=(ahead.request_id,))
 
     def blocked(
-        self, request: Request, reason: str, num_lacking: int, running: Sequence[Request]
+        self, request: Request, reason: str, num_missing: int, running: Sequence[Request]
     ) -> None:
         """The first waiting request cannot be admitted; emitted once as long as the reason stays the same."""
         if self._last_blocked == (request.request_id, reason):
@@ -238,7 +238,7 @@ class SchedulingEvents:
         self._tell(
             request,
             reason,
-            num_lacking,
+            num_missing,
             tuple(other.request_id for other in running[: -MAX_NAMED - 1 : -1]),
         )
 
