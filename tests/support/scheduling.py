@@ -85,7 +85,7 @@ def step(
         for request in share.samplers:
             if request in failing:
                 scheduler.finish(request, FinishReason.ERROR)
-            elif not request.waits_for_group:
+            elif not request.is_beam:
                 sampled[request.request_id] = [token_id]
     update(scheduler, output, sampled, now)
     scheduler.check_integrity()

@@ -192,7 +192,7 @@ class Trace:
         ]
         max_tokens = rng.randrange(1, MAX_LENGTH - len(prompt) + 1)
         width = rng.choice([1, 1, 1, 3, 5])
-        waits_for_group = width > 1 and rng.random() < 0.4
+        is_beam = width > 1 and rng.random() < 0.4
         max_time = rng.choice([None, None, None, 30.0])
         priority, salt = rng.choice([0, 0, -3, 4]), rng.choice([b"", b"", b"salt"])
         more, parent = self.more, None
@@ -210,7 +210,7 @@ class Trace:
                 params=SamplingParams(
                     max_tokens=max_tokens,
                     max_time=max_time,
-                    prompt_logprobs=1 if with_logprobs and not waits_for_group else None,
+                    prompt_logprobs=1 if with_logprobs and not is_beam else None,
                 ),
                 seed=0,
                 arrival_time=self.now,
@@ -221,7 +221,7 @@ class Trace:
                 priority=priority,
                 caller=caller,
                 caller_weight=3.0 if caller == "a" else 1.0,
-                num_candidates=4 if waits_for_group else 0,
+                num_candidates=4 if is_beam else 0,
             )
             for stream in range(width)
         ]
@@ -230,7 +230,7 @@ class Trace:
             shared = self.scheduler.continue_from(group[0], parent, len(known))
             self.counts["shared"] += shared
         self.requests += group
-        if waits_for_group:
+        if is_beam:
             self.beams.append(Beams(group, [[] for _ in group]))
 
     def step(self) -> None:
@@ -258,7 +258,7 @@ class Trace:
             self.blocks.compute(share)
             for sampler in share.samplers:
                 assert sampler.num_tokens == share.end
-                if sampler.waits_for_group:
+                if sampler.is_beam:
                     delivered.append(sampler)
                 elif self.rng.random() < 0.01:
                     scheduler.finish(sampler, FinishReason.ERROR)
@@ -349,7 +349,7 @@ def test_a_random_trace(seed: int) -> None:
         requests = requests + again.requests
     COURSES.check(seed, counts, seen)
     for request in requests:
-        if request.waits_for_group:
+        if request.is_beam:
             continue
         expected = continuation(request)
         assert request.output_token_ids == expected[: request.num_output_tokens]

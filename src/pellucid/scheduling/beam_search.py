@@ -158,7 +158,7 @@ class BeamGroup:
 
     Args:
         search: at its beginning.
-        requests: beam_width requests with the same prompt, that `waits_for_group`.
+        requests: beam_width requests with the same prompt, all of them beams.
     """
 
     def __init__(self, search: BeamSearch, requests: Sequence[Request]) -> None:

@@ -58,7 +58,7 @@ class Request:
     The fields between the two lines of dashes are derived from those above; they are stored because every
     token needs them. Only the scheduler writes the fields below the second line. The cache holds
     `num_computed_tokens` positions. Once the prompt is computed, these are num_known_tokens - 1 between steps,
-    because the last sampled token has not been fed back. A request that `waits_for_group` (a beam) has all of
+    because the last sampled token has not been fed back. A beam has all of
     its tokens computed while it waits for the next one.
     """
 
@@ -112,7 +112,7 @@ class Request:
         self.end_rule = EndRule(self.stop_token_ids, self.max_tokens, limit)
 
     @property
-    def waits_for_group(self) -> bool:
+    def is_beam(self) -> bool:
         """Whether it gets its tokens by `Scheduler.reassign`, not by `update`."""
         return self.num_candidates > 0
 
@@ -148,7 +148,7 @@ class Request:
         with recurrent states, a step without drafts must compute the right tokens again."""
         running = self.status is RequestStatus.RUNNING
         rewound = self.num_rewound_tokens > 0
-        return running and self.is_decoding and not self.waits_for_group and not rewound
+        return running and self.is_decoding and not self.is_beam and not rewound
 
     @property
     def has_started(self) -> bool:

@@ -297,7 +297,7 @@ class Scheduler:
         `requests` stay or become parked.
 
         Args:
-            requests: unfinished requests that `waits_for_group`, each once.
+            requests: unfinished beams, each once.
             parents: [len(requests)] indices into `requests`.
             token_ids: [len(requests)] the tokens to append.
         """
@@ -312,7 +312,7 @@ class Scheduler:
         for request, output_token_ids, computed in zip(
             requests, outputs, num_computed, strict=True
         ):
-            assert request.waits_for_group and request.status is not RequestStatus.FINISHED
+            assert request.is_beam and request.status is not RequestStatus.FINISHED
             request.output_token_ids = output_token_ids
             request.num_computed_tokens = computed
             request.max_computed_tokens = max(request.max_computed_tokens, computed)
@@ -464,7 +464,7 @@ class Scheduler:
         if num_scheduled > room:
             num_scheduled, samplers = room, ()
             num_recomputed = min(num_recomputed, room)
-        elif self._queues.siblings and not request.waits_for_group:
+        elif self._queues.siblings and not request.is_beam:
             followers = self._queues.siblings.followers(request)
             samplers += tuple(followers[: self._num_seats(plan)])
         if self._shares.is_contended:

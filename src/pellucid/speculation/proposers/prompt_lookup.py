@@ -56,7 +56,7 @@ class PromptLookup(Proposer):
             own, _ = self._texts.get(request.request_id, (None, None))
             if own is request:
                 del self._texts[request.request_id]
-            if self._recent is not None and not request.waits_for_group:
+            if self._recent is not None and not request.is_beam:
                 self._recent.add(request)
 
     def _text(self, request: Request) -> "GrowingText":
