@@ -27,7 +27,7 @@ def test_a_chunk_has_its_size_and_what_encoding_gives(text: str, model: str) -> 
     def frame(text: str) -> dict[str, object]:
         return {"model": model, "choices": [{"content": text}], "end": None}
 
-    chunks = TextChunks.of_template(json.dumps(frame(TextTemplate.PLACE)).encode())
+    chunks = TextChunks(json.dumps(frame(TextTemplate.PLACE)).encode())
     made = [chunks.of(CompletionDelta("id", 0, text, [1, 2], None, None, None)) for _ in range(2)]
     assert chunks.num_tokens == 4
     assert made[0] == made[1]

@@ -1,7 +1,7 @@
 """/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -11,18 +11,15 @@ from pellucid.server.api_keys import Role
 from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
 from pellucid.server.errors import ApiError, refused
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 LEVELS = {level.name.lower(): level for level in Level}
 EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
 OPEN_EVENTS = (Hello, Load, Stat, Gap)  # about no request: every caller may get them
 
 
-@dataclass(frozen=True)
-class EventRoutes:
+class EventRoutes(Handlers):
     """The handlers of the routes."""
-
-    serving: Serving
 
     async def events(self, call: Call) -> GeneratedReply:
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
@@ -42,9 +39,9 @@ class EventRoutes:
                 f"ev={unknown[0][:64]!r}: must be among {', '.join(sorted(EVENT_NAMES))}", "ev"
             )
         watched = frozenset(map(_watched_name, filter(None, call.query.get("req", "").split(","))))
-        admission = self.serving.service.admission
+        admission = self.service.admission
         call.resources.enter_context(admission.hold(admission.readers, call.caller))
-        reader = self.serving.service.feed.read(
+        reader = self.service.feed.read(
             level, None if after is None else int(after), watched or None
         )
         call.resources.callback(reader.close)
@@ -59,7 +56,7 @@ class EventRoutes:
     async def _frames(
         self, call: Call, reader: FeedReader, wanted: frozenset[str], begins: bool
     ) -> AsyncGenerator[bytes, None]:
-        visibility = self.serving.service.visibility
+        visibility = self.service.visibility
         if begins:
             yield await self._snapshot_frame(call, reader.level)
         async for records in reader.batches():
@@ -80,7 +77,7 @@ class EventRoutes:
         return b"event: snapshot\ndata: " + data + b"\n\n"
 
     async def _snapshot(self, call: Call, level: Level) -> Snapshot:
-        snapshot = await self.serving.service.engine.snapshot(level >= Level.TOKEN)
+        snapshot = await self.engine.snapshot(level >= Level.TOKEN)
         if call.caller.role is Role.ADMIN:
             return snapshot
         own = tuple(request for request in snapshot.requests if self._is_own(call, request.req))
@@ -96,11 +93,11 @@ class EventRoutes:
         return isinstance(request_id, str) and self._is_own(call, request_id)
 
     def _is_own(self, call: Call, request_id: str) -> bool:
-        return self.serving.service.visibility.is_own(request_id, call.caller)
+        return self.service.visibility.is_own(request_id, call.caller)
 
     def _check_visible(self, call: Call) -> None:
         """Raises an ApiError if the caller must not learn what the events of the whole engine tell."""
-        if self.serving.service.visibility.hides_others(call.caller):
+        if self.service.visibility.hides_others(call.caller):
             raise ApiError(
                 403,
                 f"{call.path} needs a key with the role admin: keys are isolated",

@@ -8,12 +8,11 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream, TextThreads
 from pellucid.inputs.config import PRIORITY_SECONDS
-from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt
+from pellucid.inputs.prompts import EncodedPrompt, Prompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_feed import EventFeed
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
@@ -221,17 +220,6 @@ class GenerationService:
         with self.admission.hold(self.admission.texts, call.caller):
             async with self._turn(call.caller):
                 return await self._texts.run(work)
-
-    async def count_tokens(self, call: Call, conversation: ChatPrompt) -> int:
-        """The tokens of a conversation that fits in the context, encoded as by `work_on_text`.
-
-        Raises:
-            ApiError: as `work_on_text`.
-            ValueError: the conversation does not fit, or the template does not take it.
-        """
-        engine = self.engine
-        encode = partial(engine.tokenizer.encode_conversation, conversation, engine.max_model_len)
-        return len(await self.work_on_text(call, encode))
 
     def _check_open(self) -> None:
         if self.is_draining:

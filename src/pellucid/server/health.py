@@ -1,24 +1,18 @@
 """/health: whether the engine's steps advance; /ready: whether the server takes new requests."""
 
-from dataclasses import dataclass
-
 from pellucid.server.endpoint import Call, Reply, json_reply
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(Handlers):
     """The handlers of both routes."""
-
-    serving: Serving
 
     async def health(self, call: Call) -> Reply:
         """Fails when the engine has failed, or when requests are unfinished and no step ends. An open port alone
         does not show that."""
-        service = self.serving.service
-        stalled = service.engine.seconds_without_step
-        limit = self.serving.config.stall_seconds
-        if not service.engine.is_healthy and not service.is_draining:
+        stalled = self.engine.seconds_without_step
+        limit = self.config.stall_seconds
+        if not self.engine.is_healthy and not self.service.is_draining:
             return json_reply({"status": "failed", "reason": "the engine has ended"}, 503)
         if stalled > limit:
             reason = f"requests are unfinished, and no step has ended for {stalled:.0f} s"
@@ -27,8 +21,7 @@ class Health:
 
     async def ready(self, call: Call) -> Reply:
         """200 while new requests are taken."""
-        service = self.serving.service
-        if service.is_draining or not service.engine.is_healthy:
-            reason = "shutting down" if service.is_draining else "the engine has ended"
+        if self.service.is_draining or not self.engine.is_healthy:
+            reason = "shutting down" if self.service.is_draining else "the engine has ended"
             return json_reply({"status": "not ready", "reason": reason}, 503)
         return json_reply({"status": "ready"})

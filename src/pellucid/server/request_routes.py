@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from pellucid.observing.events import PrefixMatched
@@ -11,25 +10,21 @@ from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError
 from pellucid.server.generation import Generation
 from pellucid.server.request_records import CallRecord, CompletionRecord, completion_facts
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 from pellucid.server.waiting_line import RequestsAhead
 
 TOKENS_AROUND = 8  # of a prompt, shown on both sides of where it parts from another one
 
 
-@dataclass(frozen=True)
-class RequestRoutes:
+class RequestRoutes(Handlers):
     """The handlers of the routes. A caller sees its own requests, an admin all of them."""
-
-    serving: Serving
 
     async def under_way(self, call: Call) -> Reply:
         """The unfinished requests: their place in the queue, their state, and what they wait for."""
-        service = self.serving.service
-        line = service.waiting_line()
+        line = self.service.waiting_line()
         found = [
             self._line(generation, call, generation.requests_ahead(line, call.caller))
-            for generation in service.under_way.values()
+            for generation in self.service.under_way.values()
             if call.caller.may_see(generation.call.caller)
         ]
         return json_reply({"object": "list", "data": found})
@@ -37,7 +32,7 @@ class RequestRoutes:
     async def cancel(self, call: Call) -> Reply:
         """Ends a request of the caller's. Callers cannot end requests of others."""
         name = call.path_params["id"]
-        generation = self.serving.service.under_way.get(call_id_of(name))
+        generation = self.service.under_way.get(call_id_of(name))
         if generation is None or not call.caller.may_see(generation.call.caller):
             raise ApiError(404, f"{name[:64]!r}: no such request is under way", code="not_found")
         generation.cancel()
@@ -45,7 +40,7 @@ class RequestRoutes:
 
     async def explain(self, call: Call) -> Reply:
         """Where a request's time went, and why its prompt was not found in the cache."""
-        record = self.serving.service.records.get(call.path_params["id"], call.caller)
+        record = self.service.records.get(call.path_params["id"], call.caller)
         completions = {
             name: {
                 **self._facts(completion, call),
@@ -64,8 +59,8 @@ class RequestRoutes:
 
     async def kv(self, call: Call) -> Reply:
         """The blocks of the KV cache: used, cached and empty."""
-        usage = await self.serving.service.engine.kv_cache_usage()
-        block_size = self.serving.service.engine.config.block_size
+        usage = await self.engine.kv_cache_usage()
+        block_size = self.engine.config.block_size
         num_empty = usage.num_blocks - usage.num_used_blocks - usage.num_cached_blocks
         return json_reply(
             {
@@ -81,8 +76,7 @@ class RequestRoutes:
     def _line(
         self, generation: Generation, call: Call, ahead: RequestsAhead | None
     ) -> dict[str, Any]:
-        service = self.serving.service
-        record = service.records.find(generation.id, call.caller)
+        record = self.service.records.find(generation.id, call.caller)
         records = {} if record is None else record.completions
         completions = {name: self._facts(each, call) for name, each in records.items()}
         return {
@@ -103,7 +97,7 @@ class RequestRoutes:
         }
 
     def _facts(self, completion: CompletionRecord, call: Call) -> dict[str, Any]:
-        visibility = self.serving.service.visibility
+        visibility = self.service.visibility
         return completion_facts(visibility.shown_record(completion, call.caller))
 
     def _cache(
@@ -121,7 +115,7 @@ class RequestRoutes:
         }
         near = CompletionId.parse(prefix.near_req or "")
         if near is not None:
-            other = self.serving.service.records.find(near.call_id, call.caller)
+            other = self.service.records.find(near.call_id, call.caller)
             if other is not None:  # another caller's prompt is never shown
                 theirs = other.prompts[near.prompt_index].token_ids
                 found |= {
@@ -131,7 +125,7 @@ class RequestRoutes:
         return found
 
     def _around(self, token_ids: "array[int]", position: int) -> list[str]:
-        text = self.serving.model.tokenizer.token_text
+        text = self.tokenizer.token_text
         around = token_ids[max(0, position - TOKENS_AROUND) : position + TOKENS_AROUND]
         return [text(token_id) for token_id in around]
 

@@ -61,7 +61,8 @@ class TextChunks:
     format makes the whole chunk.
 
     Args:
-        parts: of a frame, between what differs: the text, in subclasses more.
+        frame: with the string `TextTemplate.PLACE` where the text goes.
+        first_place: what stands in the frame for something before the text that differs too, in subclasses.
 
     Attributes:
         num_tokens: of the deltas whose chunks were made.
@@ -69,15 +70,12 @@ class TextChunks:
 
     __slots__ = ("_format", "_size", "num_tokens")
 
-    def __init__(self, *parts: bytes) -> None:
+    def __init__(self, frame: bytes, first_place: bytes | None = None) -> None:
+        parts = [frame] if first_place is None else frame.split(first_place)
+        parts[-1:] = parts[-1].split(TextTemplate.ENCODED_PLACE)
         self._size = sum(map(len, parts))
         self._format = chunk_format(*parts)
         self.num_tokens = 0
-
-    @classmethod
-    def of_template(cls, template: bytes) -> "TextChunks":
-        """From a frame with the string `TextTemplate.PLACE` where the text goes."""
-        return cls(*template.split(TextTemplate.ENCODED_PLACE))
 
     def of(self, delta: CompletionDelta) -> bytes:
         """The chunk of a delta; empty: the delta has no text."""

@@ -18,7 +18,7 @@ from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import overloaded, refused
 from pellucid.server.page.fields import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
 from pellucid.server.page.frames import event_frames
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 MAX_SECONDS = 120.0
 MAX_SECONDS_BEFORE_REPEATING = 20.0
@@ -101,27 +101,25 @@ class ArmTotals:
 
 
 @dataclass
-class CompareRoutes:
+class CompareRoutes(Handlers):
     """The handler of the route."""
 
-    serving: Serving
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def compare(self, call: Call) -> GeneratedReply:
         """The same work in several arms, such as with and without the KV cache, really run and measured."""
         body = COMPARE_FIELDS.decode(call.body, call.warnings)
         body.check()
-        engine = self.serving.service.engine
-        prompt = await engine.encode(body.prompt)
+        prompt = await self.engine.encode(body.prompt)
         if len(prompt.token_ids) > MAX_PROMPT_TOKENS:
             raise refused(
                 f"prompt: has {len(prompt.token_ids)} tokens; at most {MAX_PROMPT_TOKENS} are allowed",
                 "prompt",
             )
-        if len(prompt.token_ids) + body.max_tokens > engine.max_model_len:
+        if len(prompt.token_ids) + body.max_tokens > self.engine.max_model_len:
             raise refused(
                 f"max_tokens={body.max_tokens}: with the prompt's {len(prompt.token_ids)} tokens more than"
-                f" the context of {engine.max_model_len}",
+                f" the context of {self.engine.max_model_len}",
                 "max_tokens",
             )
         if self._running.locked():
@@ -139,7 +137,7 @@ class CompareRoutes:
     async def _compare(
         self, body: CompareBody, prompt_token_ids: Sequence[int]
     ) -> AsyncGenerator[dict[str, Any], None]:
-        arms = arms_of(body, self.serving.service.engine.config.kv_cache_dtype)
+        arms = arms_of(body, self.engine.config.kv_cache_dtype)
         num_requests = body.batch if body.kind == "batch" else 1
         yield {
             "ev": "cmp.begin",
@@ -193,12 +191,11 @@ class CompareRoutes:
         outputs: list[RequestOutput],
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Runs an arm; `outputs` gets the outputs of its requests, incomplete ones if time runs out."""
-        service = self.serving.service
-        own = service.engine.config
+        own = self.engine.config
         num_requests = body.batch if body.kind == "batch" else 1
         length = len(prompt_token_ids) + body.max_tokens
-        needs = block_needs(service.engine.model_config, own.block_size, own.max_num_batched_tokens)
-        engine = await service.engine.side_engine(
+        needs = block_needs(self.engine.model_config, own.block_size, own.max_num_batched_tokens)
+        engine = await self.engine.side_engine(
             replace(
                 own,
                 use_kv_cache=arm.use_kv_cache,

@@ -17,7 +17,7 @@ from pellucid.benchmark.planned_model import PlannedModel, plan_shape, speed_of_
 from pellucid.memory.process_memory import available_memory
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 from pellucid.shapes import SHAPES, find_shape
 
 Numeric = TypeVar("Numeric", int, float)
@@ -51,10 +51,9 @@ _LIMITS_OF_THIS_ENGINE: dict[str, Any] = {
 
 
 @dataclass
-class EstimateRoutes:
+class EstimateRoutes(Handlers):
     """The handlers of the routes."""
 
-    serving: Serving
     _measured: MachineFacts | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,9 +65,8 @@ class EstimateRoutes:
                 f" {', '.join(sorted(FIELDS))}",
                 unknown[0][:64],
             )
-        engine = self.serving.service.engine
         shape = call.query.get("shape")
-        own = engine.config
+        own = self.engine.config
         asked = replace(
             own,
             quantization=call.query.get("quantization", own.quantization),
@@ -78,10 +76,10 @@ class EstimateRoutes:
         is_here = shape is None and call.query.get("machine", THIS_MACHINE) == THIS_MACHINE
         settings = asked if is_here else replace(asked, **_LIMITS_OF_THIS_ENGINE)
         if shape is None and asked == own:
-            model = PlannedModel(self.serving.model.name, settings, engine.plan.models)
+            model = PlannedModel(self.model.name, settings, self.engine.plan.models)
         else:
-            config = engine.model_config if shape is None else find_shape(shape)
-            name, backend = shape or self.serving.model.name, engine.plan.models.model.backend
+            config = self.engine.model_config if shape is None else find_shape(shape)
+            name, backend = shape or self.model.name, self.engine.plan.models.model.backend
             model = await asyncio.to_thread(plan_shape, name, config, settings, backend)
         machine = await self._machine(call)
         work = Workload(
@@ -132,13 +130,12 @@ class EstimateRoutes:
         two."""
         async with self._one_at_a_time:
             if self._measured is None:
-                service = self.serving.service
-                if service.under_way:
+                if self.service.under_way:
                     raise not_serving("this machine can be measured only while no request runs")
-                ceilings = await service.engine.inspect(
+                ceilings = await self.engine.inspect(
                     lambda inspector: measure_ceilings(inspector.config, inspector.model)
                 )
-                plan = service.engine.memory_plan
+                plan = self.engine.memory_plan
                 # As when the engine planned, so that its plan is found again.
                 memory = plan.weights + (plan.available or available_memory() or 0)
                 self._measured = MachineFacts(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pellucid.server.completion_id import CompletionId
@@ -12,14 +12,11 @@ from pellucid.server.generation import Generation, GenerationRequest
 from pellucid.server.page.completion_lookup import find_completion
 from pellucid.server.page.fields import FORK_FIELDS, ForkBody
 from pellucid.server.page.frames import event_frames
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 
-@dataclass(frozen=True)
-class ForkRoutes:
+class ForkRoutes(Handlers):
     """The handler of the route."""
-
-    serving: Serving
 
     async def fork(self, call: Call) -> GeneratedReply:
         """The text up to the position and the other token are the prompt of a new request. While the
@@ -27,17 +24,16 @@ class ForkRoutes:
         both to write into that one gets a copy."""
         body = FORK_FIELDS.decode(call.body, call.warnings)
         body.check()
-        service = self.serving.service
-        parent = find_completion(service, call.caller, body.req)
+        parent = find_completion(self.service, call.caller, body.req)
         if not 1 <= body.position <= parent.num_tokens:
             raise refused(
                 f"position={body.position}: must be in 1..{parent.num_tokens}, the tokens of {parent.id}",
                 "position",
             )
-        vocab_size = service.engine.model_config.vocab_size
+        vocab_size = self.engine.model_config.vocab_size
         if not 0 <= body.token_id < vocab_size:
             raise refused(f"token_id={body.token_id}: must be in 0..{vocab_size - 1}", "token_id")
-        if body.position + 2 > service.engine.max_model_len:
+        if body.position + 2 > self.engine.max_model_len:
             raise refused(f"position={body.position}: leaves no room in the context", "position")
         now = time.monotonic()
         prompt = replace(
@@ -56,7 +52,7 @@ class ForkRoutes:
             prompt_logprobs=None,
         )
         request = GenerationRequest([prompt], params, continues=(str(parent.id), body.position))
-        generation = await service.start(request, call)
+        generation = await self.service.start(request, call)
         about = {"req": str(CompletionId(generation.id, index=0))}
         events = self._events(generation, body, str(parent.id))
         return GeneratedReply(event_frames(about, "fork.failed", events))
@@ -64,7 +60,7 @@ class ForkRoutes:
     async def _events(
         self, generation: Generation, body: ForkBody, parent: str
     ) -> AsyncGenerator[dict[str, Any], None]:
-        text = self.serving.model.tokenizer.token_text(body.token_id)
+        text = self.tokenizer.token_text(body.token_id)
         forked = {"parent": parent, "pos": body.position, "id": body.token_id, "text": text}
         yield {"ev": "fork", **forked}
         (stream,) = generation.streams

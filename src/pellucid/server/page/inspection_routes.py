@@ -16,7 +16,7 @@ from pellucid.inputs.sampling_params import STAGE_NUMBERS, SamplingParams
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused
 from pellucid.server.page.completion_lookup import RememberedCompletion, find_completion
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 MAX_CANDIDATES = 200
 MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
@@ -25,11 +25,10 @@ DIGITS = 6  # of numbers in a reply; bf16 has 3
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class InspectionRoutes:
+@dataclass
+class InspectionRoutes(Handlers):
     """The handlers of the routes. A caller sees its own requests; blocks are for admins."""
 
-    serving: Serving
     _one_look: asyncio.Lock = field(default_factory=asyncio.Lock)  # at a time: each delays a step
 
     async def logits(self, call: Call) -> Reply:
@@ -48,7 +47,7 @@ class InspectionRoutes:
         outputs = known[len(completion.prompt_token_ids) :]
         answer = await self._answer(completion, position)
         seen = await self._look(lambda inspector: inspector.logits(answer))
-        text = self.serving.model.tokenizer.token_text
+        text = self.tokenizer.token_text
 
         def describe() -> dict[str, Any]:
             stages = []
@@ -113,8 +112,8 @@ class InspectionRoutes:
         known = completion.tokens(position + 1)
         answer = await self._answer(completion, position + 1)
         seen = await self._look(lambda inspector: inspector.attention(answer))
-        text = self.serving.model.tokenizer.token_text
-        block_size = self.serving.service.engine.config.block_size
+        text = self.tokenizer.token_text
+        block_size = self.engine.config.block_size
 
         def describe() -> dict[str, Any]:
             rows, errors = [], []
@@ -140,7 +139,7 @@ class InspectionRoutes:
                 "text": text(known[position]),
                 "layer": layer,
                 "head": head,
-                "n_layers": self.serving.service.engine.model_config.num_layers,
+                "n_layers": self.engine.model_config.num_layers,
                 "n_heads": num_heads,
                 **await asyncio.to_thread(describe),
             }
@@ -155,7 +154,7 @@ class InspectionRoutes:
         head = _choice(call, "head", attention.num_kv_heads) or 0
         block_id = int(name)
         block = await self._look(lambda inspector: inspector.block(block_id, layer))
-        text = self.serving.model.tokenizer.token_text
+        text = self.tokenizer.token_text
 
         def describe() -> dict[str, Any]:
             exact = (block.k[:, head], block.v[:, head])
@@ -177,10 +176,10 @@ class InspectionRoutes:
                 "block": block.block_id,
                 "layer": layer,
                 "head": head,
-                "n_layers": self.serving.service.engine.model_config.num_layers,
+                "n_layers": self.engine.model_config.num_layers,
                 "n_kv": attention.num_kv_heads,
                 "head_dim": attention.head_dim,
-                "block_tok": self.serving.service.engine.config.block_size,
+                "block_tok": self.engine.config.block_size,
                 "filled_tok": block.filled,
                 "owners": block.owners,
                 "hash": block.block_hash,
@@ -194,11 +193,11 @@ class InspectionRoutes:
     async def tree(self, call: Call) -> Reply:
         """The prefix tree: every sealed block, and the one that it follows."""
         nodes = await self._look(lambda inspector: inspector.prefix_tree())
-        text = self.serving.model.tokenizer.token_text
+        text = self.tokenizer.token_text
         block_ids = {node.block_hash: node.block_id for node in nodes}
         return json_reply(
             {
-                "block_tok": self.serving.service.engine.config.block_size,
+                "block_tok": self.engine.config.block_size,
                 "nodes": [
                     {
                         "block": node.block_id,
@@ -220,22 +219,22 @@ class InspectionRoutes:
     async def _look(self, look: Callable[[Inspector], Result]) -> Result:
         async with self._one_look:
             try:
-                return await self.serving.service.engine.inspect(look)
+                return await self.engine.inspect(look)
             except NoBlocksError as error:
                 raise not_serving(str(error)) from None
 
     def _take_place(self, call: Call) -> None:
         """Raises an ApiError if too many calls wait for the engine to compute something again."""
-        admission = self.serving.service.admission
+        admission = self.service.admission
         call.resources.enter_context(admission.hold(admission.looks, call.caller))
 
     def _completion(self, call: Call) -> RememberedCompletion:
         """The completion that the path names; completions of other callers are not found."""
-        return find_completion(self.serving.service, call.caller, call.path_params["id"])
+        return find_completion(self.service, call.caller, call.path_params["id"])
 
     def _layers(self, call: Call) -> tuple[int | None, Mapping[int, AttentionConfig]]:
         """The layer that a call chooses, if it does, and the attention of this layer or of all that have one."""
-        layers = self.serving.service.engine.model_config.layers
+        layers = self.engine.model_config.layers
         layer = _choice(call, "layer", len(layers))
         found = {
             number: each.attention
@@ -248,7 +247,7 @@ class InspectionRoutes:
 
     async def _answer(self, completion: RememberedCompletion, num_tokens: int) -> AnswerSoFar:
         """A completion when it had so many tokens, those of its prompt included."""
-        return await self.serving.service.engine.answer_so_far(
+        return await self.engine.answer_so_far(
             completion.prompt(num_tokens),
             completion.params,
             completion.seed,

@@ -25,7 +25,7 @@ from pellucid.server.errors import error_of, overloaded, refused
 from pellucid.server.generation import GenerationRequest
 from pellucid.server.page.fields import LOAD_FIELDS, MAX_PROMPT_TOKENS, LoadBody
 from pellucid.server.page.frames import event_frames
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers, Serving
 
 MAX_SECONDS = 300.0
 
@@ -33,10 +33,9 @@ Emit: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 @dataclass
-class LoadRoutes:
+class LoadRoutes(Handlers):
     """The handler of the route."""
 
-    serving: Serving
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self, call: Call) -> GeneratedReply:
@@ -46,7 +45,7 @@ class LoadRoutes:
         body.check()
         traffic = _traffic(body)
         level = ServiceLevel(body.ttft_slo, body.itl_slo)
-        longest = self.serving.model.max_model_len
+        longest = self.model.max_model_len
         for request in traffic.requests():
             num_tokens = request.num_prompt_tokens + body.prefix_tokens
             if num_tokens > MAX_PROMPT_TOKENS or num_tokens + request.num_output_tokens > longest:

@@ -1,6 +1,7 @@
 """Parses answers for the protocols that separate text, reasoning and tool calls."""
 
 import secrets
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 
 from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta
+from pellucid.server.streaming import TextChunks
 from pellucid.text.reasoning_tokens import ReasoningTokens
 from pellucid.text.responses.deltas import (
     ContentText,
@@ -85,7 +87,15 @@ class AnswerBlocks:
         open_block: the last one, until it ends.
     """
 
-    __slots__ = ("_parser", "_reasoning", "_reasoning_state", "blocks", "open_block")
+    __slots__ = (
+        "_num_read_tokens",
+        "_parser",
+        "_reasoning",
+        "_reasoning_state",
+        "_text_chunks",
+        "blocks",
+        "open_block",
+    )
 
     def __init__(
         self, parser: ResponseParser | None, reasoning: ReasoningTokens | None = None
@@ -95,6 +105,14 @@ class AnswerBlocks:
         self._reasoning = reasoning
         self._reasoning_state = None if reasoning is None else reasoning.first
         self.open_block: Block | None = None
+        self._num_read_tokens = 0
+        self._text_chunks: TextChunks | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the deltas that were read, and of those whose chunks were made."""
+        chunks = self._text_chunks
+        return self._num_read_tokens + (0 if chunks is None else chunks.num_tokens)
 
     @property
     def has_calls(self) -> bool:
@@ -114,15 +132,23 @@ class AnswerBlocks:
         """All blocks of a kind, joined."""
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
-    @property
-    def grow_by_text_alone(self) -> bool:
-        """Whether each delta up to the last adds its text to the open block: the answer is not parsed. The blocks lack
-        the text of deltas that are not read."""
-        return self.open_block is not None and self._parser is None and self._reasoning is None
+    def text_chunks(self, make: Callable[[Block], TextChunks]) -> TextChunks | None:
+        """Makes the chunks of the next deltas, which are not read then, and whose text the blocks lack. None: a delta
+        may do more than add text to the open block, as the answer is parsed.
+
+        Args:
+            make: of the chunks by which a block grows; called once.
+        """
+        if self.open_block is None or self._parser is not None or self._reasoning is not None:
+            return None
+        if self._text_chunks is None:
+            self._text_chunks = make(self.open_block)
+        return self._text_chunks
 
     def read(self, delta: CompletionDelta) -> list[BlockEvent]:
         """The certain changes of a delta; the last delta also releases all text that was held back."""
         events: list[BlockEvent] = []
+        self._num_read_tokens += len(delta.token_ids)
         if self._reasoning is not None:
             for token_id in delta.token_ids:
                 assert self._reasoning_state is not None

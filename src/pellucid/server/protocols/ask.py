@@ -1,12 +1,16 @@
 """What a call asks for: from the body of any protocol to answers that have begun."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
 
-from pellucid.inputs.prompts import ChatPrompt, Prompt
-from pellucid.inputs.sampling_params import SamplingParams
+import msgspec
+
+from pellucid.inputs.prompts import ChatPrompt
+from pellucid.server.call_warnings import Warnings
 from pellucid.server.endpoint import Call
+from pellucid.server.fields import FieldTable
 from pellucid.server.generation import Generation, GenerationRequest
 from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.answer_rules import AnswerRule, ToolChoice, answer_rule
@@ -16,33 +20,42 @@ from pellucid.server.serving import Serving
 from pellucid.text.tokenizer import Tokenizer
 
 
-class NamedBody(Protocol):
-    """A body that names the model."""
+class AskBody(msgspec.Struct):
+    """The body of a call about a conversation or a text, in the terms that all protocols share. Each method raises an
+    ApiError or a ValueError that names the field, its value and what is allowed."""
 
     @property
-    def model(self) -> str | None: ...
-
-
-class AnswerBody(NamedBody, Protocol):
-    """A body that asks for answers, in the terms that all protocols share. Each method raises an ApiError or a
-    ValueError that names the field, its value and what is allowed."""
+    def model(self) -> str | None:
+        raise NotImplementedError
 
     @property
     def limit_field(self) -> str | None:
         """The client's name for the largest number of output tokens; None: it gave none."""
+        return None
+
+    @property
+    def is_plain(self) -> bool:
+        """As in `AnswerForm`."""
+        return False
+
+    @property
+    def keeps_reasoning(self) -> bool:
+        """As in `AnswerForm`."""
+        return False
+
+    def check(self, warnings: Warnings) -> None:
+        """Checks what concerns several fields.
+
+        Args:
+            warnings: gets a line for each thing that has no effect.
+        """
 
     def format_rule(self) -> AnswerRule | None:
         """What each text must be."""
 
     def choice(self) -> ToolChoice:
         """Which tools an answer may or must call."""
-
-    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
-        """The engine's parameters.
-
-        Args:
-            defaults: the model's.
-        """
+        return ToolChoice()
 
     def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
         """Limits of reasoning in tokens, the smallest of which counts; None: no limit.
@@ -50,28 +63,10 @@ class AnswerBody(NamedBody, Protocol):
         Args:
             warnings: gets a line for a limit that has no effect.
         """
+        return ()
 
 
-Body = TypeVar("Body", bound=AnswerBody)
-Named = TypeVar("Named", bound=NamedBody)
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of a call, and what of the call concerns them alone.
-
-    Attributes:
-        prompts: texts, or one conversation.
-        priority, cache_salt, aspects: as in `GenerationRequest`.
-        is_plain, keeps_reasoning: as in `AnswerForm`.
-    """
-
-    prompts: Sequence[Prompt]
-    priority: int = 0
-    cache_salt: str | None = None
-    aspects: Mapping[str, bytes] = field(default_factory=dict)
-    is_plain: bool = False
-    keeps_reasoning: bool = False
+Body = TypeVar("Body", bound=AskBody)
 
 
 @dataclass(frozen=True)
@@ -90,23 +85,39 @@ class Ask(Generic[Body]):
     form: AnswerForm
 
     @classmethod
-    def of(
-        cls, model: ServedModel, call: Call, body: Body, prompts_of: Callable[[Body, Call], Prompts]
+    async def read(
+        cls,
+        serving: Serving,
+        call: Call,
+        table: FieldTable[Body],
+        request_of: Callable[[Body, Call], GenerationRequest],
     ) -> "Ask[Body]":
-        """What a body asks for.
+        """What a call asks for.
 
         Args:
-            model: that the server has.
-            call: gets the warnings.
-            body: decoded.
-            prompts_of: makes the prompts of a call.
+            table: of the call's fields.
+            request_of: makes the request, without rules and budgets.
 
         Raises:
             ApiError, ValueError: names the field, its value and what is allowed.
         """
+        return await serving.service.read(
+            call, lambda call: cls._of(serving.model, call, table, request_of)
+        )
+
+    @classmethod
+    def _of(
+        cls,
+        model: ServedModel,
+        call: Call,
+        table: FieldTable[Body],
+        request_of: Callable[[Body, Call], GenerationRequest],
+    ) -> "Ask[Body]":
+        body = table.decode(call.body, call.warnings)
+        body.check(call.warnings)
         name, tokenizer = model.check_name(body.model), model.tokenizer
-        given = prompts_of(body, call)
-        prompt = given.prompts[0] if given.prompts else ""
+        request = request_of(body, call)
+        prompt = request.prompts[0] if request.prompts else ""
         if isinstance(prompt, ChatPrompt):
             choice, answers = body.choice(), tokenizer.response_format
             rule = answer_rule(body.format_rule(), choice, prompt.tools, answers, call.warnings)
@@ -114,22 +125,14 @@ class Ask(Generic[Body]):
                 tokenizer,
                 prompt,
                 rule,
-                is_plain=given.is_plain,
+                is_plain=body.is_plain,
                 may_call=choice.may_call,
-                keeps_reasoning=given.keeps_reasoning,
+                keeps_reasoning=body.keeps_reasoning,
             )
         else:
             form = AnswerForm.of_text(tokenizer, body.format_rule())
-        params = body.sampling_params(model.default_sampling_params)
-        params = with_budget(params, *body.budgets(tokenizer, call.warnings))
-        request = GenerationRequest(
-            given.prompts,
-            form.adapt(params),
-            given.priority,
-            given.cache_salt,
-            given.aspects,
-            form.rule_field,
-        )
+        params = with_budget(request.params, *body.budgets(tokenizer, call.warnings))
+        request = replace(request, params=form.adapt(params), rule_field=form.rule_field)
         return cls(body, name, request, form)
 
     async def start(self, serving: Serving, call: Call) -> Generation:
@@ -152,22 +155,25 @@ class Ask(Generic[Body]):
 async def count_tokens(
     serving: Serving,
     call: Call,
-    decode: Callable[[bytes, list[str]], Named],
-    conversation_of: Callable[[Named, Call], ChatPrompt],
+    table: FieldTable[Body],
+    conversation_of: Callable[[Body, Call], ChatPrompt],
 ) -> int:
-    """The tokens that the conversation of a call has.
+    """The tokens of a conversation, which must fit in the context.
 
     Args:
-        decode: the body.
+        table: of the call's fields.
         conversation_of: makes the conversation of a call.
 
     Raises:
         ApiError, ValueError: names the field, its value and what is allowed.
     """
+    model, service = serving.model, serving.service
 
     def read(call: Call) -> ChatPrompt:
-        body = decode(call.body, call.warnings)
-        serving.model.check_name(body.model)
+        body = table.decode(call.body, call.warnings)
+        model.check_name(body.model)
         return conversation_of(body, call)
 
-    return await serving.service.count_tokens(call, await serving.service.read(call, read))
+    conversation = await service.read(call, read)
+    encode = partial(model.tokenizer.encode_conversation, conversation, model.max_model_len)
+    return len(await service.work_on_text(call, encode))

@@ -1,6 +1,5 @@
 """/tokenize and similar routes of vLLM and llama.cpp, between text and tokens."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
 from pellucid.server.protocols.conversation import ConversationBuilder
 from pellucid.server.served_model import FINGERPRINT
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 from pellucid.text.tokenizer import Tokenizer
 
 
@@ -76,23 +75,19 @@ APPLY_TEMPLATE_FIELDS = FieldTable(
 )
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(Handlers):
     """The handlers of the routes."""
-
-    serving: Serving
 
     async def tokenize(self, call: Call) -> Reply:
         """The tokens of a text or of a conversation."""
-        service, tokenizer = self.serving.service, self.serving.model.tokenizer
-        body, prompt, special = await service.read(call, self._read_tokenize)
+        body, prompt, special = await self.service.read(call, self._read_tokenize)
 
         def write() -> bytes:
             if isinstance(prompt, ChatPrompt):
-                token_ids = tokenizer.encode_conversation(prompt, self._max_model_len)
+                token_ids = self.tokenizer.encode_conversation(prompt, self._max_model_len)
             else:
-                token_ids = tokenizer.encode(prompt, special, self._max_model_len)
-            pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
+                token_ids = self.tokenizer.encode(prompt, special, self._max_model_len)
+            pieces = [self.tokenizer.token_text(token_id) for token_id in token_ids]
             tokens: list[Any] = token_ids
             if body.with_pieces:
                 pairs = zip(token_ids, pieces, strict=True)
@@ -106,20 +101,19 @@ class Tokens:
                 }
             )
 
-        return Reply(await service.work_on_text(call, write))
+        return Reply(await self.service.work_on_text(call, write))
 
     def _read_tokenize(self, call: Call) -> tuple[TokenizeBody, str | ChatPrompt, bool]:
         """The body, what to encode, and whether with the tokens that the tokenizer puts around a text."""
         body = TOKENIZE_FIELDS.decode(call.body, call.warnings)
-        self.serving.model.check_name(body.model)
+        self.model.check_name(body.model)
         given = [
             name for name in ("prompt", "content", "messages") if getattr(body, name) is not None
         ]
         if len(given) != 1:
             raise refused("prompt: give one of prompt, content and messages", "prompt")
         if body.messages is not None:
-            tokenizer = self.serving.model.tokenizer
-            return body, conversation_of(body, tokenizer, call.warnings), False
+            return body, conversation_of(body, self.tokenizer, call.warnings), False
         text = body.prompt if body.content is None else body.content
         assert text is not None
         special = body.add_special_tokens
@@ -129,19 +123,18 @@ class Tokens:
 
     async def detokenize(self, call: Call) -> Reply:
         """The text of tokens, at most as many as the context holds."""
-        service, tokenizer = self.serving.service, self.serving.model.tokenizer
-        token_ids = await service.read(call, self._read_detokenize)
+        token_ids = await self.service.read(call, self._read_detokenize)
 
         def write() -> bytes:
-            text = tokenizer.decode(token_ids, skip_special_tokens=False)
-            pieces = [tokenizer.token_text(token_id) for token_id in token_ids]
+            text = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+            pieces = [self.tokenizer.token_text(token_id) for token_id in token_ids]
             return msgspec.json.encode({"prompt": text, "content": text, "token_strs": pieces})
 
-        return Reply(await service.work_on_text(call, write))
+        return Reply(await self.service.work_on_text(call, write))
 
     def _read_detokenize(self, call: Call) -> list[int]:
         body = DETOKENIZE_FIELDS.decode(call.body, call.warnings)
-        self.serving.model.check_name(body.model)
+        self.model.check_name(body.model)
         if len(body.tokens) > self._max_model_len:
             raise refused(
                 f"tokens: has {len(body.tokens)} tokens; at most {self._max_model_len} are allowed",
@@ -151,55 +144,52 @@ class Tokens:
 
     async def apply_template(self, call: Call) -> Reply:
         """A conversation as the text that the model reads."""
-        service, tokenizer = self.serving.service, self.serving.model.tokenizer
-        conversation = await service.read(call, self._read_template)
-        text = await service.work_on_text(
-            call, lambda: tokenizer.render_chat(conversation, self._max_model_len)
+        conversation = await self.service.read(call, self._read_template)
+        text = await self.service.work_on_text(
+            call, lambda: self.tokenizer.render_chat(conversation, self._max_model_len)
         )
         return json_reply({"prompt": text})
 
     def _read_template(self, call: Call) -> ChatPrompt:
         body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
-        self.serving.model.check_name(body.model)
-        return conversation_of(body, self.serving.model.tokenizer, call.warnings)
+        self.model.check_name(body.model)
+        return conversation_of(body, self.tokenizer, call.warnings)
 
     @property
     def _max_model_len(self) -> int:
-        return self.serving.model.max_model_len
+        return self.model.max_model_len
 
     async def tokenizer_info(self, call: Call) -> Reply:
         """The tokenizer's special tokens and its chat template."""
-        tokenizer = self.serving.model.tokenizer
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         return json_reply(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
-                "vocab_size": tokenizer.vocab_size,
-                "bos_token": None if bos is None else tokenizer.token_text(bos),
+                "vocab_size": self.tokenizer.vocab_size,
+                "bos_token": None if bos is None else self.tokenizer.token_text(bos),
                 "bos_token_id": bos,
-                "eos_token": None if eos is None else tokenizer.token_text(eos),
+                "eos_token": None if eos is None else self.tokenizer.token_text(eos),
                 "eos_token_id": eos,
-                "chat_template": tokenizer.chat_template,
-                "model_max_length": self.serving.model.max_model_len,
+                "chat_template": self.tokenizer.chat_template,
+                "model_max_length": self.model.max_model_len,
             }
         )
 
     async def props(self, call: Call) -> Reply:
         """llama.cpp's route: what clients read to learn the context length and the template."""
-        model = self.serving.model
-        defaults = model.default_sampling_params
+        defaults = self.model.default_sampling_params
         return json_reply(
             {
                 "default_generation_settings": {
-                    "n_ctx": model.max_model_len,
+                    "n_ctx": self.model.max_model_len,
                     "params": {
                         name: getattr(defaults, name)
                         for name in ("temperature", "top_k", "top_p", "min_p", "typical_p")
                     },
                 },
-                "total_slots": self.serving.service.engine.config.max_num_seqs,
-                "model_alias": model.name,
-                "chat_template": model.tokenizer.chat_template,
+                "total_slots": self.engine.config.max_num_seqs,
+                "model_alias": self.model.name,
+                "chat_template": self.model.tokenizer.chat_template,
                 "modalities": {"vision": False, "audio": False},
                 "build_info": FINGERPRINT,
                 "is_sleeping": False,

@@ -13,6 +13,7 @@ from pellucid.server.protocols.answer_rules import (
     anthropic_tool_choice,
     openai_format_rule,
 )
+from pellucid.server.protocols.ask import AskBody
 from pellucid.server.protocols.reasoning import effort_budget, given_budget, switch_budget
 from pellucid.server.protocols.sampling import with_given
 from pellucid.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class Thinking(msgspec.Struct):
     budget_tokens: int | None = None
 
 
-class ConversationFields(msgspec.Struct, kw_only=True):
+class ConversationFields(AskBody, kw_only=True):
     messages: list[Any]
     model: str | None = None
     system: str | list[Any] | None = None

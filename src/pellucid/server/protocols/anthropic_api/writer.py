@@ -43,15 +43,13 @@ class MessageWriter(StreamWriter):
         self._records = records
         self._blocks = ask.form.blocks(generation)
         self._templates: dict[int, TextTemplate] = {}  # by block: of the events that it grows by
-        self._text_chunks: TextChunks | None = None
         self._has_begun = False
-        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (completion,) = outputs[0].outputs
         delta = whole_delta(outputs[0].request_id, completion)
         self._blocks.read(delta)
-        message = self._message(len(completion.token_ids))
+        message = self._message()
         message["content"] = [_content_block(block) for block in self._blocks.blocks]
         message |= self._ending(completion.finish_reason, completion.stop_reason)
         return msgspec.json.encode(message)
@@ -60,26 +58,17 @@ class MessageWriter(StreamWriter):
         events = []
         if not self._has_begun:  # now it is known what was found in the cache
             self._has_begun = True
-            events.append(_event("message_start", message=self._message(0)))
-        self._num_tokens += len(delta.token_ids)
+            events.append(_event("message_start", message=self._message()))
         events += map(self._block_event, self._blocks.read(delta))
         if delta.finish_reason is not None:
             events += map(self._block_event, self._blocks.close())
             ending = self._ending(delta.finish_reason, delta.stop_reason)
-            num_tokens = self._num_tokens
-            if self._text_chunks is not None:
-                num_tokens += self._text_chunks.num_tokens
-            usage = self._usage(num_tokens)
-            events += [_event("message_delta", delta=ending, usage=usage), _event("message_stop")]
+            events.append(_event("message_delta", delta=ending, usage=self._usage()))
+            events.append(_event("message_stop"))
         return b"".join(events)
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
-        if not self._blocks.grow_by_text_alone:
-            return None
-        if self._text_chunks is None:
-            assert self._blocks.open_block is not None
-            self._text_chunks = TextChunks.of_template(_growth_frame(self._blocks.open_block))
-        return self._text_chunks
+        return self._blocks.text_chunks(lambda block: TextChunks(_growth_frame(block)))
 
     def failure(self, error: ApiError, request_id: str) -> bytes:
         return sse_event(b"error", ErrorShape.ANTHROPIC.body(error, request_id))
@@ -105,7 +94,7 @@ class MessageWriter(StreamWriter):
             template = self._templates[block.index] = TextTemplate(_growth_frame(block))
         return template.of(text)
 
-    def _message(self, num_tokens: int) -> dict[str, Any]:
+    def _message(self) -> dict[str, Any]:
         return {
             "id": f"msg_{self._generation.id}",
             "type": "message",
@@ -114,7 +103,7 @@ class MessageWriter(StreamWriter):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": self._usage(num_tokens),
+            "usage": self._usage(),
             **self._diagnostics(),
         }
 
@@ -133,7 +122,7 @@ class MessageWriter(StreamWriter):
             reason = {"type": kind, "cache_missed_input_tokens": found.missed_tokens}
         return {"diagnostics": {"cache_miss_reason": reason}}
 
-    def _usage(self, num_tokens: int) -> dict[str, int]:
+    def _usage(self) -> dict[str, int]:
         """Anthropic counts what was found in the cache apart."""
         (output,) = self._generation.outputs
         found = output.num_cached_tokens
@@ -141,7 +130,7 @@ class MessageWriter(StreamWriter):
             "input_tokens": len(output.prompt_token_ids) - found,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": found,
-            "output_tokens": num_tokens,
+            "output_tokens": self._blocks.num_tokens,
         }
 
     def _ending(self, finish_reason: str | None, stop_reason: int | str | None) -> dict[str, Any]:

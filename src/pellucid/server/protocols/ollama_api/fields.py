@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.server.call_warnings import Warnings
 from pellucid.server.errors import refused
 from pellucid.server.fields import (
     FieldTable,
@@ -16,7 +17,8 @@ from pellucid.server.fields import (
     not_served,
     without_effect,
 )
-from pellucid.server.protocols.answer_rules import AnswerRule, ToolChoice, ollama_format_rule
+from pellucid.server.protocols.answer_rules import AnswerRule, ollama_format_rule
+from pellucid.server.protocols.ask import AskBody
 from pellucid.server.protocols.reasoning import effort_budget, switch_budget
 from pellucid.server.protocols.sampling import with_given
 from pellucid.text.tokenizer import Tokenizer
@@ -43,7 +45,7 @@ _PARAMETER_NAMES = {
 }
 
 
-class CommonFields(msgspec.Struct, kw_only=True):
+class CommonFields(AskBody, kw_only=True):
     model: str
     stream: bool | None = None
     options: Options | None = None
@@ -57,11 +59,13 @@ class CommonFields(msgspec.Struct, kw_only=True):
     def limit_field(self) -> str:
         return "options.num_predict"
 
-    def format_rule(self) -> AnswerRule | None:
-        return ollama_format_rule(self.format)
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks nothing but whether the model is there."""
+        raise NotImplementedError
 
-    def choice(self) -> ToolChoice:
-        return ToolChoice()
+    def format_rule(self) -> AnswerRule | None:
+        return None if self.is_empty else ollama_format_rule(self.format)
 
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         if self.top_logprobs and not self.logprobs:
@@ -84,8 +88,7 @@ class CommonFields(msgspec.Struct, kw_only=True):
         """Whether the client no longer needs the model: `keep_alive` is 0, or 0 with a unit."""
         return self.keep_alive is not None and str(self.keep_alive).rstrip("smh") in ("0", "0.0")
 
-    def warn(self, warnings: list[str]) -> None:
-        """Adds a line for what is read and changes nothing."""
+    def check(self, warnings: Warnings) -> None:
         if self.keep_alive is not None:
             warnings.append("keep_alive: has no effect: the model stays loaded")
 
@@ -96,6 +99,10 @@ class GenerateBody(CommonFields, kw_only=True):
     images: list[Any] | None = None
     raw: bool | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.prompt
+
     def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
         if self.raw or not tokenizer.has_chat_template:
             return ()  # the text itself says whether the model reasons
@@ -105,6 +112,10 @@ class GenerateBody(CommonFields, kw_only=True):
 class ChatBody(CommonFields, kw_only=True):
     messages: list[Any] | None = None
     tools: list[Any] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.messages
 
 
 class ShowBody(msgspec.Struct, kw_only=True):

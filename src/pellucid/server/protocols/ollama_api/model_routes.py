@@ -4,7 +4,6 @@ https://docs.ollama.com/api
 """
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,16 +14,13 @@ from pellucid.server.errors import refused
 from pellucid.server.protocols.ollama_api.fields import SHOW_FIELDS
 from pellucid.server.protocols.ollama_api.writer import time_text
 from pellucid.server.served_model import FINGERPRINT, ServedModel
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 
 API_VERSION = "0.13.0"  # of the Ollama whose protocol this is; clients compare it
 
 
-@dataclass
-class OllamaModels:
+class OllamaModels(Handlers):
     """The handlers of the routes."""
-
-    serving: Serving
 
     async def root(self, call: Call) -> Reply:
         """The live page for browsers; for Ollama's clients the text "Ollama is running"."""
@@ -40,62 +36,58 @@ class OllamaModels:
 
     async def ps(self, call: Call) -> Reply:
         """The loaded model, with its context length."""
-        model = self.serving.model
         loaded = {"expires_at": "9999-12-31T00:00:00Z", "size_vram": 0}
         return json_reply(
-            {"models": [{**self._listed(), **loaded, "context_length": model.max_model_len}]}
+            {"models": [{**self._listed(), **loaded, "context_length": self.model.max_model_len}]}
         )
 
     async def show(self, call: Call) -> Reply:
         """Facts of the model, its template and what it can do."""
         body = SHOW_FIELDS.decode(call.body, call.warnings)
-        model = self.serving.model
         if not (name := body.model or body.name):
             raise refused("model: must be a name", "model")
-        model.check_name(name)
-        details = model.details()
+        self.model.check_name(name)
+        details = self.model.details()
         family = details["architecture"].lower()
-        defaults = model.default_sampling_params
+        defaults = self.model.default_sampling_params
         return json_reply(
             {
                 "modelfile": "",
                 "parameters": f"temperature {defaults.temperature}\ntop_p {defaults.top_p}",
-                "template": model.tokenizer.chat_template or "",
-                "details": _details(model),
+                "template": self.model.tokenizer.chat_template or "",
+                "details": _details(self.model),
                 "model_info": {
                     "general.architecture": family,
                     "general.parameter_count": details["num_parameters"],
-                    f"{family}.context_length": model.max_model_len,
+                    f"{family}.context_length": self.model.max_model_len,
                     f"{family}.embedding_length": details["hidden_size"],
                     f"{family}.block_count": details["num_layers"],
                     f"{family}.attention.head_count": details["num_heads"],
                     f"{family}.attention.head_count_kv": details["num_kv_heads"],
                 },
                 "capabilities": self._capabilities(),
-                "modified_at": time_text(datetime.fromtimestamp(model.created, timezone.utc)),
+                "modified_at": time_text(datetime.fromtimestamp(self.model.created, timezone.utc)),
             }
         )
 
     def _capabilities(self) -> list[str]:
-        tokenizer = self.serving.model.tokenizer
         found = {
             "completion": True,
-            "tools": tokenizer.chat_template_mentions("tools"),
-            "thinking": tokenizer.chat_template_mentions("enable_thinking"),
+            "tools": self.tokenizer.chat_template_mentions("tools"),
+            "thinking": self.tokenizer.chat_template_mentions("enable_thinking"),
         }
         return [name for name, has in found.items() if has]
 
     def _listed(self) -> dict[str, Any]:
-        model = self.serving.model
-        name = model.name if ":" in model.name else f"{model.name}:latest"
-        facts = msgspec.json.encode([model.name, model.details()])
+        name = self.model.name if ":" in self.model.name else f"{self.model.name}:latest"
+        facts = msgspec.json.encode([self.model.name, self.model.details()])
         return {
             "name": name,
             "model": name,
-            "modified_at": time_text(datetime.fromtimestamp(model.created, timezone.utc)),
-            "size": model.weight_bytes,
+            "modified_at": time_text(datetime.fromtimestamp(self.model.created, timezone.utc)),
+            "size": self.model.weight_bytes,
             "digest": hashlib.sha256(facts).hexdigest(),  # of name and facts: tells models apart
-            "details": _details(model),
+            "details": _details(self.model),
         }
 
 

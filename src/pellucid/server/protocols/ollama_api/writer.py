@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from pellucid.server.generation import Generation, whole_delta
 from pellucid.server.protocols.answers import Block, BlockKind, Change, arguments_of
 from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
-from pellucid.server.protocols.ollama_api.fields import ChatBody, GenerateBody
+from pellucid.server.protocols.ollama_api.fields import CommonFields
 from pellucid.server.streaming import StreamWriter, TextChunks, TextTemplate, encode_text
 
 MEDIA_TYPE = "application/x-ndjson"
@@ -46,6 +46,7 @@ class Added:
     calls: dict[int, Block] = field(default_factory=dict)
 
 
+OllamaBody = TypeVar("OllamaBody", bound=CommonFields)
 Form: TypeAlias = Callable[[Added], dict[str, Any]]  # how that stands in a line
 
 
@@ -74,9 +75,7 @@ class LineWriter(StreamWriter):
 
     media_type = MEDIA_TYPE
 
-    def __init__(
-        self, generation: Generation, ask: Ask[GenerateBody] | Ask[ChatBody], form: Form
-    ) -> None:
+    def __init__(self, generation: Generation, ask: Ask[OllamaBody], form: Form) -> None:
         self._generation = generation
         self._form = form
         self._blocks = ask.form.blocks(generation)
@@ -84,7 +83,6 @@ class LineWriter(StreamWriter):
         self._num_top = ask.body.top_logprobs or 0
         self._start = b'{"model":%b,"created_at":"' % msgspec.json.encode(ask.name)
         self._text_template = TextTemplate(self._fields(Added(TextTemplate.PLACE)))
-        self._text_chunks: _DatedChunks | None = None
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         (output,) = outputs
@@ -109,12 +107,11 @@ class LineWriter(StreamWriter):
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
         has_logprobs = self._generation.request.params.num_logprobs is not None
-        if has_logprobs or not self._blocks.grow_by_text_alone:
-            return None
-        if self._text_chunks is None:
-            fields = self._fields(Added(TextTemplate.PLACE))
-            self._text_chunks = _DatedChunks(self._dated(fields, _DatedChunks.TIME))
-        return self._text_chunks
+        return None if has_logprobs else self._blocks.text_chunks(self._new_text_chunks)
+
+    def _new_text_chunks(self, block: Block) -> TextChunks:
+        fields = self._fields(Added(TextTemplate.PLACE))
+        return _DatedChunks(self._dated(fields, _DatedChunks.TIME))
 
     def failure(self, error: ApiError, request_id: str) -> bytes:
         return ErrorShape.OLLAMA.body(error, request_id) + b"\n"
@@ -169,8 +166,7 @@ class _DatedChunks(TextChunks):
     TIME = secrets.token_hex().encode()  # no string of a client
 
     def __init__(self, line: bytes) -> None:
-        before, _, rest = line.partition(self.TIME)
-        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        super().__init__(line, self.TIME)
         self._second = 0  # since 1970
         self._second_text = b""
 

@@ -58,6 +58,14 @@ class ChatBody(SamplingFields, kw_only=True):
     separate_reasoning: bool | None = None
     reasoning_format: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        return self.skip_special_tokens is False  # who asks for them gets the text unparsed
+
+    @property
+    def keeps_reasoning(self) -> bool:
+        return self.place_of_reasoning is PlaceOfReasoning.CONTENT
+
     def choice(self) -> ToolChoice:
         return openai_tool_choice(self.tool_choice, self.parallel_tool_calls)
 

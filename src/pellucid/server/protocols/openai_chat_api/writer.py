@@ -6,8 +6,10 @@ import msgspec
 from msgspec import UNSET
 
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.server.protocols.answers import AnswerBlocks, Block, BlockEvent, BlockKind, Change
-from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_logprobs
+from pellucid.server.generation import Generation
+from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change
+from pellucid.server.protocols.ask import Ask
+from pellucid.server.protocols.logprobs import token_logprobs
 from pellucid.server.protocols.openai_chat_api.fields import ChatBody, PlaceOfReasoning
 from pellucid.server.protocols.openai_chat_api.reply_objects import (
     NOTHING,
@@ -20,46 +22,35 @@ from pellucid.server.protocols.openai_chat_api.reply_objects import (
     ToolCall,
 )
 from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
+from pellucid.server.protocols.openai_shared.writer import ChoiceWriter
 from pellucid.server.streaming import TextChunks, TextTemplate
-from pellucid.text.tokenizer import Tokenizer
 
 
-class ChatChoiceWriter:
+class ChatChoiceWriter(ChoiceWriter[ChatBody]):
     """Writes one choice, whole or in parts."""
 
     def __init__(
-        self,
-        number: int,
-        body: ChatBody,
-        tokenizer: Tokenizer,
-        output: RequestOutput,
-        blocks: AnswerBlocks,
+        self, number: int, ask: Ask[ChatBody], output: RequestOutput, generation: Generation
     ) -> None:
-        self._number = number
-        self._body = body
-        self._tokenizer = tokenizer
-        self._output = output
-        self._blocks = blocks
-        self._is_first = True
+        super().__init__(number, ask, output)
+        body = ask.body
+        self._blocks = ask.form.blocks(generation)
         self._has_equal_frames = body.has_equal_frames and body.num_top_logprobs is None
         self._growing = {BlockKind.TEXT, BlockKind.REASONING}  # kinds whose text the client gets
         if body.place_of_reasoning is PlaceOfReasoning.NOWHERE:
             self._growing.remove(BlockKind.REASONING)
         self._template_block: Block | None = None  # whose growth the template's frames bring
         self._template = TextTemplate(b"")
-        self._text_chunks: TextChunks | None = None
-        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     @property
     def num_tokens(self) -> int:
-        return self._num_tokens + (0 if self._text_chunks is None else self._text_chunks.num_tokens)
+        return self._blocks.num_tokens
 
     @property
     def num_reasoning_tokens(self) -> int:
         return self._blocks.num_reasoning_tokens
 
     def whole(self, delta: CompletionDelta) -> ChatChoice:
-        self._num_tokens += len(delta.token_ids)
         self._blocks.read(delta)
         choice = ChatChoice(
             self._number,
@@ -68,13 +59,12 @@ class ChatChoiceWriter:
             self._finish_reason(delta),
             shown_stop_reason(delta.finish_reason, delta.stop_reason),
         )
-        self._add_tokens(choice, delta)
+        self._add_tokens(choice, delta.token_ids)
         return choice
 
     def part(
         self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
     ) -> bytes | None:
-        self._num_tokens += len(delta.token_ids)
         events = self._shown(self._blocks.read(delta))
         if len(events) == 1 and delta.finish_reason is None:
             (event,) = events
@@ -90,12 +80,11 @@ class ChatChoiceWriter:
         return None if part is None else frame(part)
 
     def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
-        if not (self._has_equal_frames and self._blocks.grow_by_text_alone):
+        if not self._has_equal_frames:
             return None
-        if self._text_chunks is None:
-            added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
-            self._text_chunks = TextChunks.of_template(frame(ChunkChoice(self._number, added)))
-        return self._text_chunks
+        added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
+        choice = ChunkChoice(self._number, added)
+        return self._blocks.text_chunks(lambda block: TextChunks(frame(choice)))
 
     def _full_part(
         self, delta: CompletionDelta, events: Sequence[BlockEvent]
@@ -114,7 +103,7 @@ class ChatChoiceWriter:
             if added.content is UNSET:
                 added.content = ""
         if self._is_first or self._body.return_token_ids:
-            self._add_tokens(choice, delta)
+            self._add_tokens(choice, delta.token_ids)
         self._is_first = False
         return choice
 
@@ -169,15 +158,6 @@ class ChatChoiceWriter:
         if delta.finish_reason == "stop" and self._blocks.has_calls and not is_named:
             return "tool_calls"
         return openai_finish_reason(delta.finish_reason)
-
-    def _add_tokens(self, choice: ChatChoice | ChunkChoice, delta: CompletionDelta) -> None:
-        """What vLLM's clients may ask for besides."""
-        if self._body.return_token_ids:
-            choice.token_ids = delta.token_ids
-            if self._is_first:
-                choice.prompt_token_ids = self._output.prompt_token_ids
-        if self._is_first and self._body.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs_of(self._output)
 
     def _logprobs(self, delta: CompletionDelta) -> ChoiceLogprobs | None:
         if delta.logprobs is None:

@@ -4,7 +4,6 @@ from typing import Any
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.fields import FieldTable, honoured, not_served
-from pellucid.server.protocols.answer_rules import ToolChoice
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
@@ -19,9 +18,6 @@ class CompletionBody(SamplingFields, kw_only=True):
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
-
-    def choice(self) -> ToolChoice:
-        return ToolChoice()
 
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         limit = self.limit or {"max_tokens": DEFAULT_MAX_TOKENS}

@@ -6,37 +6,31 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from pellucid.outputs import CompletionDelta, LogprobsAt, RequestOutput
-from pellucid.server.protocols.logprobs import prompt_logprobs_of, token_name
+from pellucid.server.generation import Generation
+from pellucid.server.protocols.ask import Ask
+from pellucid.server.protocols.logprobs import token_name
 from pellucid.server.protocols.openai_completions_api.fields import CompletionBody
 from pellucid.server.protocols.openai_completions_api.reply_objects import Logprobs, TextChoice
 from pellucid.server.protocols.openai_shared.endings import openai_finish_reason, shown_stop_reason
+from pellucid.server.protocols.openai_shared.writer import ChoiceWriter
 from pellucid.server.streaming import TextChunks, TextTemplate
 from pellucid.text.tokenizer import Tokenizer
 
 
-class TextChoiceWriter:
+class TextChoiceWriter(ChoiceWriter[CompletionBody]):
     """Writes one choice, whole or in parts."""
 
     def __init__(
-        self,
-        number: int,
-        body: CompletionBody,
-        tokenizer: Tokenizer,
-        output: RequestOutput,
-        prompt_only: bool,
+        self, number: int, ask: Ask[CompletionBody], output: RequestOutput, generation: Generation
     ) -> None:
-        self._number = number
-        self._body = body
-        self._tokenizer = tokenizer
-        self._output = output
-        self._prompt_only = prompt_only
-        self._offsets = _TextOffsets(tokenizer, body.skip_special_tokens is not False)
-        self._is_first = True
+        super().__init__(number, ask, output)
+        body = ask.body
+        self._prompt_only = body.is_prompt_only
+        self._offsets = _TextOffsets(self._tokenizer, body.skip_special_tokens is not False)
         self._has_logprobs = body.num_logprobs is not None
         self._has_equal_frames = not self._has_logprobs and body.has_equal_frames
         self._text_chunks: TextChunks | None = None
         self._num_tokens = 0  # of the deltas without those of `_text_chunks`
-        self.num_reasoning_tokens = 0  # the text is not parsed
 
     @property
     def num_tokens(self) -> int:
@@ -49,14 +43,12 @@ class TextChoiceWriter:
         if not self._has_equal_frames or self._is_first:
             return None
         if self._text_chunks is None:
-            self._text_chunks = TextChunks.of_template(
-                frame(TextChoice(self._number, TextTemplate.PLACE))
-            )
+            self._text_chunks = TextChunks(frame(TextChoice(self._number, TextTemplate.PLACE)))
         return self._text_chunks
 
     def whole(self, delta: CompletionDelta) -> TextChoice:
         """What a delta adds; the first one brings the prompt, if it is to be echoed."""
-        is_first, self._is_first = self._is_first, False
+        is_first = self._is_first
         echoes = is_first and bool(self._body.echo)
         output = self._output
         token_ids: list[int] = []
@@ -81,12 +73,8 @@ class TextChoiceWriter:
             choice.stop_reason = shown_stop_reason(delta.finish_reason, delta.stop_reason)
             if self._prompt_only:
                 choice.finish_reason, choice.stop_reason = "length", None
-        if self._body.return_token_ids:
-            choice.token_ids = [] if self._prompt_only else delta.token_ids
-            if is_first:
-                choice.prompt_token_ids = output.prompt_token_ids
-        if is_first and self._body.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs_of(output)
+        self._add_tokens(choice, [] if self._prompt_only else delta.token_ids)
+        self._is_first = False
         return choice
 
     def _prompt_text(self) -> str:

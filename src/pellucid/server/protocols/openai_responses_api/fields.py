@@ -16,6 +16,7 @@ from pellucid.server.protocols.answer_rules import (
     openai_format_rule,
     openai_tool_choice,
 )
+from pellucid.server.protocols.ask import AskBody
 from pellucid.server.protocols.openai_responses_api.tools import flat_name
 from pellucid.server.protocols.reasoning import effort_budget
 from pellucid.server.protocols.sampling import with_given
@@ -35,7 +36,7 @@ class TextOptions(msgspec.Struct):
     format: dict[str, Any] | None = None
 
 
-class ConversationFields(msgspec.Struct, kw_only=True):
+class ConversationFields(AskBody, kw_only=True):
     input: str | list[Any]
     model: str | None = None
     instructions: str | None = None
@@ -111,11 +112,6 @@ class ResponsesBody(ConversationFields, kw_only=True):
         return LOGPROBS in (self.include or ())
 
     def check(self, warnings: Warnings) -> None:
-        """Raises an ApiError for what is not done, and for long fields that every event of a reply repeats.
-
-        Args:
-            warnings: gets a line for each thing that has no effect.
-        """
         if self.truncation not in (None, "disabled"):
             raise refused(
                 f"truncation={shown(self.truncation)}: must be 'disabled': nothing is cut",

@@ -78,10 +78,10 @@ class ResponseObject:
         """The object of an answer that has ended, none of whose deltas were read."""
         (completion,) = output.outputs
         self.read(whole_delta(output.request_id, completion))
-        return self.ended(completion.finish_reason, len(completion.token_ids))
+        return self.ended(completion.finish_reason)
 
-    def ended(self, finish_reason: str | None, num_tokens: int) -> dict[str, Any]:
-        """The object of an answer of `num_tokens` tokens, all of whose deltas were read."""
+    def ended(self, finish_reason: str | None) -> dict[str, Any]:
+        """The object of an answer that has ended."""
         response = self.without_output("completed" if finish_reason == "stop" else "incomplete")
         if finish_reason == "length":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -96,7 +96,7 @@ class ResponseObject:
             compared = compare_with(options.comparison_response_id, self._generation, self._records)
             response["prompt_cache_diagnostics"] = _diagnostics(compared)
         (output,) = self._generation.outputs
-        num_prompt_tokens = len(output.prompt_token_ids)
+        num_prompt_tokens, num_tokens = len(output.prompt_token_ids), self.blocks.num_tokens
         response["usage"] = {
             "input_tokens": num_prompt_tokens,
             "input_tokens_details": {

@@ -3,13 +3,13 @@
 https://platform.openai.com/docs/api-reference/responses
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
-from pellucid.server.protocols.ask import Ask, Prompts, count_tokens
+from pellucid.server.generation import GenerationRequest
+from pellucid.server.protocols.ask import Ask, count_tokens
 from pellucid.server.protocols.cache_comparison import aspects_of
 from pellucid.server.protocols.openai_responses_api.fields import (
     INPUT_TOKENS_FIELDS,
@@ -22,23 +22,24 @@ from pellucid.server.protocols.openai_responses_api.kept_items import KeptItems
 from pellucid.server.protocols.openai_responses_api.response_object import ResponseObject
 from pellucid.server.protocols.openai_responses_api.tools import CalledTool
 from pellucid.server.protocols.openai_responses_api.writer import EventWriter
-from pellucid.server.serving import Serving
+from pellucid.server.serving import Handlers
 from pellucid.server.streaming import CompletionsReply
 
 
-@dataclass(frozen=True)
-class Responses:
+@dataclass
+class Responses(Handlers):
     """The handlers of the routes."""
 
-    serving: Serving
     kept: KeptItems = field(default_factory=KeptItems)
 
     async def create(self, call: Call) -> Reply | StreamedReply:
         """An answer to items. A client sends the whole conversation, in which it may refer to recent items."""
-        service = self.serving.service
-        ask, tools = await service.read(call, self._read)
+        tools: dict[str, CalledTool] = {}
+        ask = await Ask.read(
+            self.serving, call, RESPONSES_FIELDS, partial(self._request, tools=tools)
+        )
         generation = await ask.start(self.serving, call)
-        response = ResponseObject(generation, ask, service.records, tools, self.kept)
+        response = ResponseObject(generation, ask, self.service.records, tools, self.kept)
         if ask.body.stream:
             return CompletionsReply(generation, EventWriter(response))
         (output,) = await generation.finish()
@@ -46,29 +47,24 @@ class Responses:
 
     async def input_tokens(self, call: Call) -> Reply:
         """The tokens that a request would have."""
-        decode = INPUT_TOKENS_FIELDS.decode
-        num_tokens = await count_tokens(self.serving, call, decode, self._prompt)
+        table = INPUT_TOKENS_FIELDS
+        num_tokens = await count_tokens(self.serving, call, table, self._prompt)
         return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
 
-    def _read(self, call: Call) -> tuple[Ask[ResponsesBody], Mapping[str, CalledTool]]:
-        """What the call asks for, and its tools as in `Conversation`."""
-        body = RESPONSES_FIELDS.decode(call.body, call.warnings)
-        body.check(call.warnings)
-        tools: dict[str, CalledTool] = {}
-
-        def prompts_of(body: ResponsesBody, call: Call) -> Prompts:
-            conversation = self._conversation(body, call)
-            tools.update(conversation.tools)
-            aspects = aspects_of(tools=body.tools, reasoning_effort=body.effort)
-            return Prompts([conversation.prompt], aspects=aspects)
-
-        ask = Ask.of(self.serving.model, call, body, prompts_of)
+    def _request(
+        self, body: ResponsesBody, call: Call, tools: dict[str, CalledTool]
+    ) -> GenerationRequest:
+        """The request; adds the call's tools, as in `Conversation`, to `tools`."""
+        conversation = self._conversation(body, call)
+        tools.update(conversation.tools)
         body.input = []  # not kept for as long as the reply takes
-        return ask, tools
+        params = body.sampling_params(self.model.default_sampling_params)
+        aspects = aspects_of(tools=body.tools, reasoning_effort=body.effort)
+        return GenerationRequest([conversation.prompt], params, aspects=aspects)
 
     def _prompt(self, body: ConversationFields, call: Call) -> ChatPrompt:
         return self._conversation(body, call).prompt
 
     def _conversation(self, body: ConversationFields, call: Call) -> Conversation:
         find = partial(self.kept.find, call.caller.name)
-        return conversation_of(body, self.serving.model.tokenizer, call.warnings, find)
+        return conversation_of(body, self.tokenizer, call.warnings, find)

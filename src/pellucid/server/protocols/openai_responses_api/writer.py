@@ -27,38 +27,30 @@ class EventWriter(StreamWriter):
         self._in_progress = msgspec.json.encode(
             {"response": response.without_output("in_progress")}
         )
-        self._text_chunks: _NumberedChunks | None = None
-        self._num_tokens = 0  # of the deltas without those of `_text_chunks`
 
     def first(self) -> bytes:
         created = self._numbered_event(b"response.created", self._in_progress)
         return created + self.keepalive()
 
     def added(self, prompt_index: int, delta: CompletionDelta) -> bytes:
-        self._num_tokens += len(delta.token_ids)
         changes = self._response.read(delta)
         if delta.finish_reason is not None:
             changes += ((change, ()) for change in self._response.blocks.close())
         frames = [frame for change in changes for frame in self._block_frames(*change)]
         if delta.finish_reason is not None:
-            num_tokens = self._num_tokens
-            if self._text_chunks is not None:
-                num_tokens += self._text_chunks.num_tokens
-            response = self._response.ended(delta.finish_reason, num_tokens)
+            response = self._response.ended(delta.finish_reason)
             frames.append(self._event(f"response.{response['status']}", response=response))
         return b"".join(frames)
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
-        if not self._response.blocks.grow_by_text_alone or self._response.has_logprobs:
+        if self._response.has_logprobs:
             return None
-        if self._text_chunks is None:
-            block = self._response.blocks.open_block
-            assert block is not None
-            fields = msgspec.json.encode(self._growth(block, TextTemplate.PLACE, ()))
-            kind = self._growth_event(block)
-            frame = _numbered_event(kind, _NumberedChunks.NUMBER, fields)
-            self._text_chunks = _NumberedChunks(frame, self._numbers, block)
-        return self._text_chunks
+        return self._response.blocks.text_chunks(self._new_text_chunks)
+
+    def _new_text_chunks(self, block: Block) -> TextChunks:
+        fields = msgspec.json.encode(self._growth(block, TextTemplate.PLACE, ()))
+        frame = _numbered_event(self._growth_event(block), _NumberedChunks.NUMBER, fields)
+        return _NumberedChunks(frame, self._numbers, block)
 
     def keepalive(self) -> bytes:
         """Clients' idle timers are reset by events, not by comments."""
@@ -162,8 +154,7 @@ class _NumberedChunks(TextChunks):
     NUMBER = secrets.token_hex().encode()  # no string of a client
 
     def __init__(self, frame: bytes, numbers: Iterator[int], block: Block) -> None:
-        before, _, rest = frame.partition(self.NUMBER)
-        super().__init__(before, *rest.split(TextTemplate.ENCODED_PLACE))
+        super().__init__(frame, self.NUMBER)
         self._numbers = numbers
         self._block_parts = block.parts
 

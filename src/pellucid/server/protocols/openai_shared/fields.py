@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.server.call_warnings import Warnings
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, neutral_at, not_served, without_effect
 from pellucid.server.protocols.answer_rules import (
@@ -18,6 +19,7 @@ from pellucid.server.protocols.answer_rules import (
     schema_rule,
     structured_outputs_rule,
 )
+from pellucid.server.protocols.ask import AskBody
 from pellucid.server.protocols.reasoning import given_budget
 from pellucid.server.protocols.sampling import with_given
 from pellucid.text.tokenizer import Tokenizer
@@ -41,7 +43,7 @@ STREAM_OPTION_FIELDS = FieldTable(
 )
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class SamplingFields(AskBody, kw_only=True):
     """Fields that both routes honour. Fields that are left out take the model's own defaults."""
 
     model: str | None = None
@@ -87,8 +89,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     timings_per_token: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
-    def check_stream(self) -> None:
-        """Raises an ApiError for fields that apply to streams only."""
+    def check(self, warnings: Warnings) -> None:
         for name in ("stream_options", "return_progress"):
             if getattr(self, name) and not self.stream:
                 raise refused(f"{name}: needs stream=true", name)

@@ -1,8 +1,9 @@
 """Writes a reply of completions or chat completions, whole or as a stream."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,6 +12,8 @@ from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.endpoint import Reply, StreamedReply
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
+from pellucid.server.protocols.ask import Ask
+from pellucid.server.protocols.logprobs import prompt_logprobs_of
 from pellucid.server.protocols.openai_shared.fields import SamplingFields, StreamOptions
 from pellucid.server.protocols.openai_shared.usage import (
     prompt_progress,
@@ -21,6 +24,17 @@ from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.streaming import CompletionsReply, Progress, StreamWriter, TextChunks, sse
 
 DONE = b"data: [DONE]\n\n"
+
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+
+class TokensOfChoice(Protocol):
+    """A choice with the tokens that vLLM's clients may ask for."""
+
+    token_ids: list[int] | UnsetType
+    prompt_token_ids: list[int] | UnsetType
+    prompt_logprobs: list[Any] | UnsetType | None
 
 
 class ReplyObject(msgspec.Struct, kw_only=True):
@@ -38,60 +52,85 @@ class ReplyObject(msgspec.Struct, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
 
 
-class ChoiceWriter(Protocol):
-    """Writes one choice: all of it, or what a delta adds to it."""
+class ChoiceWriter(ABC, Generic[Body]):
+    """Writes one choice: all of it, or what a delta adds to it.
 
+    Args:
+        number: of the choice.
+        ask: what the call asks for.
+        output: of the choice's prompt.
+    """
+
+    def __init__(self, number: int, ask: Ask[Body], output: RequestOutput) -> None:
+        self._number = number
+        self._body = ask.body
+        self._tokenizer = ask.form.tokenizer
+        self._output = output
+        self._is_first = True
+
+    @abstractmethod
     def part(
         self, delta: CompletionDelta, frame: Callable[[msgspec.Struct], bytes]
     ) -> bytes | None:
         """The frame of what a delta adds, by `frame`. None: nothing that the client would see; never for the
         last delta."""
 
+    @abstractmethod
     def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
         """As `StreamWriter.text_chunks`."""
 
+    @abstractmethod
     def whole(self, delta: CompletionDelta) -> msgspec.Struct: ...
 
     @property
+    @abstractmethod
     def num_tokens(self) -> int:
         """Tokens that were written so far."""
 
     @property
     def num_reasoning_tokens(self) -> int:
         """Of these, those that are reasoning."""
+        return 0
+
+    def _add_tokens(self, choice: TokensOfChoice, token_ids: list[int]) -> None:
+        """What vLLM's clients may ask for besides."""
+        if self._body.return_token_ids:
+            choice.token_ids = token_ids
+            if self._is_first:
+                choice.prompt_token_ids = self._output.prompt_token_ids
+        if self._is_first and self._body.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_of(self._output)
 
 
-class ReplyWriter(StreamWriter):
+class ReplyWriter(StreamWriter, Generic[Body]):
     """Writes one reply, whole or as a stream.
 
     Args:
         generation: whose answers it writes.
-        fields: what the client asked for.
+        ask: what the call asks for.
         kind: of the objects' ids: "cmpl" or "chatcmpl".
-        model: the name that the client gave it.
         object_names: of the whole reply and of a frame.
-        make_choice: the writer of a choice, of its number and its request's output.
+        make_choice: the writer of a choice, of its number and its prompt's output.
     """
 
     def __init__(
         self,
         generation: Generation,
-        fields: SamplingFields,
+        ask: Ask[Body],
         kind: str,
-        model: str,
         object_names: tuple[str, str],
-        make_choice: Callable[[int, RequestOutput], ChoiceWriter],
+        make_choice: Callable[[int, Ask[Body], RequestOutput, Generation], ChoiceWriter[Body]],
     ) -> None:
         self._generation = generation
-        self._fields = fields
+        self._ask = ask
+        self._fields = ask.body
         self._id = f"{kind}-{generation.id}"
         self._created = int(time.time())
-        self._model = model
         self._object_names = object_names
         self._make_choice = make_choice
         self._n = generation.request.params.n
-        self._choices: dict[int, ChoiceWriter] = {}  # by number
-        self._stream_options = fields.stream_options or StreamOptions()
+        self._choices: dict[int, ChoiceWriter[Body]] = {}  # by number
+        self._stream_options = self._fields.stream_options or StreamOptions()
         self._num_ended = 0
 
     async def reply(self) -> Reply | StreamedReply:
@@ -172,7 +211,7 @@ class ReplyWriter(StreamWriter):
             id=self._id,
             object=name,
             created=self._created,
-            model=self._model,
+            model=self._ask.name,
             choices=choices,
             **others,
         )
@@ -185,9 +224,12 @@ class ReplyWriter(StreamWriter):
             sum(choice.num_reasoning_tokens for choice in choices),
         )
 
-    def _new_choice(self, prompt_index: int, index: int, output: RequestOutput) -> ChoiceWriter:
+    def _new_choice(
+        self, prompt_index: int, index: int, output: RequestOutput
+    ) -> ChoiceWriter[Body]:
         number = prompt_index * self._n + index
-        self._choices[number] = choice = self._make_choice(number, output)
+        choice = self._make_choice(number, self._ask, output, self._generation)
+        self._choices[number] = choice
         return choice
 
 
