@@ -52,7 +52,9 @@ def test_noise_is_the_documented_one() -> None:
     for place in places:
         token_ids = np.array([0, 15, 16, 63, 64, 127, 128, rng.getrandbits(18)])
         wanted = [noise(*place, token_id) for token_id in token_ids.tolist()]
-        assert exponential_noise(*place, token_ids).tolist() == pytest.approx(wanted, rel=1e-14)
+        assert exponential_noise(*place, token_ids).tolist() == pytest.approx(
+            wanted, rel=1e-14, abs=0
+        )
 
 
 def test_who_asks_for_other_tokens_or_positions_changes_nothing() -> None:
@@ -67,9 +69,9 @@ def test_minus_log_is_accurate_and_strictly_decreasing() -> None:
     u = np.sort(np.concatenate((np.random.default_rng(0).random(50_000), 2.0 ** -np.arange(1, 54))))
     for given in (u, 1 - u):
         given = given[(given > 0) & (given < 1)]
-        assert minus_log(given) == pytest.approx(-np.log(given), rel=1e-15)
+        assert minus_log(given) == pytest.approx(-np.log(given), rel=1e-15, abs=0)
     assert (np.diff(minus_log(np.linspace(1e-9, 1 - 1e-9, 100_000))) < 0).all()
-    assert minus_log(np.array([1 - 2.0**-53]))[0] == pytest.approx(2.0**-53, rel=1e-12)
+    assert minus_log(np.array([1 - 2.0**-53]))[0] == pytest.approx(2.0**-53, rel=1e-12, abs=0)
 
 
 def test_noise_is_exponential_along_seeds_streams_positions_and_tokens() -> None:
