@@ -13,6 +13,9 @@ from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.scheduling.admission import AdmissionPlan
+from pellucid.scheduling.offload import BrokenPlanError
+from pellucid.scheduling.prefix_index import PrefixMatch
 from support.beam_search_reference import Logprobs, reference_beam_search
 from support.fake_model import EOS, FakeKVCache, FakeTokenizer, fake_engine, fake_logits
 
@@ -249,3 +252,26 @@ def test_what_makes_no_sense_is_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="stop_token_ids: token id 32 is out of range"):
         llm.beam_search("a cat", dataclasses.replace(PARAMS, stop_token_ids=[32]))
     assert not llm.engine.has_unfinished_requests
+
+
+def test_beams_end_together_if_one_cannot_be_admitted_as_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = fake_engine(num_kv_blocks=256)
+    manager = engine.scheduler.kv_cache_manager
+    admit, errors = manager.admit, [BrokenPlanError("poisoned")]
+
+    def poisoned(plan: AdmissionPlan) -> PrefixMatch:
+        if errors:
+            raise errors.pop()
+        return admit(plan)
+
+    monkeypatch.setattr(manager, "admit", poisoned)
+    output = engine.add_request(PROMPT, PARAMS)
+    finish(engine)
+    assert output.finished
+    assert {each.finish_reason for each in output.outputs} == {"error"}
+    assert manager.block_pool.num_free_blocks == manager.block_pool.num_blocks
+    again = engine.add_request(PROMPT, PARAMS)
+    finish(engine)
+    assert found(again) == alone(PROMPT, PARAMS)

@@ -173,6 +173,7 @@ class EngineCore:
     def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
         """Has the judge decide on the sampled tokens, and records what the requests take of them."""
         times.sampled = now = self._clock()
+        result.errors.update(self.scheduler.take_errors())
         taken = self._judge.take(result, now)
         if self.speculation is not None:
             self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)

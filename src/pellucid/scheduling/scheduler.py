@@ -59,6 +59,7 @@ class Scheduler:
         self._numbers = count()
         self._arrived: list[Request] = []  # since the last step, if anyone listens
         self._ended: list[Request] = []
+        self._errors: dict[str, Exception] = {}  # of requests that could not be admitted as planned
         self._has_drafts = False  # some running request may have some
         self._waits_to_read: Request | None = (
             None  # in the last step, because of the limit of blocks to read
@@ -346,6 +347,12 @@ class Scheduler:
         self._ended.clear()
         return ended
 
+    def take_errors(self) -> dict[str, Exception]:
+        """Why requests have ended in `schedule`, since the last call, by request id: their blocks were not what
+        their admission counted on."""
+        errors, self._errors = self._errors, {}
+        return errors
+
     def started_requests(self) -> list[Request]:
         """The unfinished requests that run or have run: only these may have blocks."""
         return [request for request in self._queues if request.has_started]
@@ -422,6 +429,7 @@ class Scheduler:
             num_matched = manager.num_blocks(request)
             match = manager.admit(admission)
         except BrokenPlanError as error:
+            self._errors[request.request_id] = error
             self.finish(request, FinishReason.ERROR, str(error))
             return True
         request.num_computed_tokens = match.num_tokens
