@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pellucid.backends.rope_frequencies import depends_on_length, rope_frequencies
+from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.facts.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
@@ -100,6 +100,6 @@ def test_which_scalings_depend_on_the_length():
     dynamic = DynamicRopeScaling(2.0, 100)
     longrope = LongRopeScaling((1.0,) * 32, (2.0,) * 32, 50, 1.0)
     assert [
-        depends_on_length(RopeConfig(THETA, DIM, scaling))
+        RopeConfig(THETA, DIM, scaling).trained_length is not None
         for scaling in (None, LinearRopeScaling(2.0), dynamic, longrope)
     ] == [False, False, True, True]

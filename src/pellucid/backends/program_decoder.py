@@ -19,7 +19,7 @@ from pellucid.backends.cpu_kv_cache import CpuKVCache
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import Draw, Program, RowSet, RowSummarizer
 from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
-from pellucid.backends.rope_frequencies import depends_on_length, frequency_rows
+from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
 from pellucid.facts.model_config import RopeConfig
@@ -101,7 +101,7 @@ class ProgramDecoder(CompiledDecoder):
         no_lengths = np.zeros(0, np.int32)
         # With the radians per position of those that are the same for texts of all lengths.
         self._ropes = tuple(
-            (rope, None if depends_on_length(rope) else radians(rope, no_lengths))
+            (rope, radians(rope, no_lengths) if rope.trained_length is None else None)
             for rope in trace.ropes
         )
         self._look_ups = tuple(trace.look_ups)

@@ -23,11 +23,6 @@ from pellucid.facts.model_config import (
 Frequencies: TypeAlias = npt.NDArray[np.float64]  # [dim / 2], radians per position
 
 
-def depends_on_length(rope: RopeConfig) -> bool:
-    """Whether `rope_frequencies` depends on the length."""
-    return isinstance(rope.scaling, DynamicRopeScaling | LongRopeScaling)
-
-
 def frequency_rows(
     rope: RopeConfig, lengths: npt.NDArray[np.integer[Any]], dtype: npt.DTypeLike
 ) -> tuple[npt.NDArray[Any], float]:
@@ -41,7 +36,7 @@ def frequency_rows(
     Returns:
         inv_freq [T, dim / 2], or [1, dim / 2] if it is the same for every length; attention factor.
     """
-    lengths_that_matter = lengths.tolist() if depends_on_length(rope) else [0]
+    lengths_that_matter = lengths.tolist() if rope.trained_length is not None else [0]
     tables = {length: rope_frequencies(rope, length) for length in set(lengths_that_matter)}
     inv_freq = [tables[length][0] for length in lengths_that_matter]
     # The factor is the same for all lengths.

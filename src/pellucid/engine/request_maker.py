@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pellucid.facts.model_config import DynamicRopeScaling, LongRopeScaling, ModelConfig
+from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.parameter_checks import Interval
 from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
@@ -243,9 +243,8 @@ class RequestMaker:
         """
         rope_length = None
         for rope in self._config.ropes:
-            if isinstance(rope.scaling, DynamicRopeScaling | LongRopeScaling):
-                if num_prompt_tokens > rope.scaling.original_max_position:
-                    rope_length = num_prompt_tokens
+            if rope.trained_length is not None and num_prompt_tokens > rope.trained_length:
+                rope_length = num_prompt_tokens
         # Quoted: no salt that a caller chooses can look like another pair.
         return ascii((cache_salt, rope_length)).encode()
 

@@ -8,23 +8,46 @@ Gate = Literal["identity", "sigmoid", "silu", "gelu_tanh"]
 Router = Literal["softmax", "softmax_chosen", "sigmoid"]
 
 
+class _Scaling:
+    """Rotations for longer texts than those of training."""
+
+    @property
+    def trained_length(self) -> int | None:
+        """Beyond it the frequencies depend on the length of the text; None: they never do."""
+        return None
+
+    def context_length(self, max_position: int) -> int:
+        """Tokens that a model reads whose config.json says max_position_embeddings=`max_position`."""
+        return max_position
+
+
 @dataclass(frozen=True)
-class LinearRopeScaling:
+class LinearRopeScaling(_Scaling):
     """Positions divided by `factor` (Chen et al. 2023, position interpolation)."""
 
     factor: float
 
+    def context_length(self, max_position: int) -> int:
+        return int(max_position * self.factor)
+
 
 @dataclass(frozen=True)
-class DynamicRopeScaling:
+class DynamicRopeScaling(_Scaling):
     """NTK-aware base change that grows with the sequence beyond the trained length."""
 
     factor: float
     original_max_position: int
 
+    @property
+    def trained_length(self) -> int:
+        return self.original_max_position
+
+    def context_length(self, max_position: int) -> int:
+        return int(max_position * self.factor)
+
 
 @dataclass(frozen=True)
-class Llama3RopeScaling:
+class Llama3RopeScaling(_Scaling):
     """Llama 3.1: low frequencies interpolated, high ones kept, a smooth ramp between."""
 
     factor: float
@@ -34,7 +57,7 @@ class Llama3RopeScaling:
 
 
 @dataclass(frozen=True)
-class YarnRopeScaling:
+class YarnRopeScaling(_Scaling):
     """YaRN (Peng et al. 2023): interpolation by wavelength and a temperature on attention.
 
     `attention_factor` multiplies cos and sin; loading derives it where the checkpoint does not say.
@@ -47,9 +70,12 @@ class YarnRopeScaling:
     attention_factor: float
     truncate: bool
 
+    def context_length(self, max_position: int) -> int:
+        return max(max_position, int(self.original_max_position * self.factor))
+
 
 @dataclass(frozen=True)
-class LongRopeScaling:
+class LongRopeScaling(_Scaling):
     """LongRoPE (Ding et al. 2024): one divisor per frequency, another set beyond the trained length."""
 
     short_factor: tuple[float, ...]
@@ -57,9 +83,13 @@ class LongRopeScaling:
     original_max_position: int
     attention_factor: float
 
+    @property
+    def trained_length(self) -> int:
+        return self.original_max_position
+
 
 @dataclass(frozen=True)
-class ProportionalRopeScaling:
+class ProportionalRopeScaling(_Scaling):
     """Gemma 4: the first pairs turn, the others do not; positions divided by `factor`."""
 
     num_turning: int
@@ -95,6 +125,11 @@ class RopeConfig:
     dim: int  # the leading `dim` of the D components of a head are rotated
     scaling: RopeScaling | None = None
     growth: RopeGrowth | None = None
+
+    @property
+    def trained_length(self) -> int | None:
+        """Beyond it the frequencies depend on the length of the text; None: they never do."""
+        return None if self.scaling is None else self.scaling.trained_length
 
 
 @dataclass(frozen=True)
@@ -396,17 +431,9 @@ class ModelConfig:
     def context_length(self) -> int:
         """Tokens that the model can read, prompt and output: what each of its layers can."""
         # Where only some layers are scaled, `max_position_embeddings` is the scaled length already.
-        contexts = (self._scaled_context(attention.rope) for attention in self.attentions)
-        return min(contexts)
-
-    def _scaled_context(self, rope: RopeConfig | None) -> int:
-        scaling = rope.scaling if rope is not None else None
-        if isinstance(scaling, LinearRopeScaling | DynamicRopeScaling):
-            return int(self.max_position_embeddings * scaling.factor)
-        if isinstance(scaling, YarnRopeScaling):
-            scaled = int(scaling.original_max_position * scaling.factor)
-            return max(self.max_position_embeddings, scaled)
-        return self.max_position_embeddings
+        limit = self.max_position_embeddings
+        scalings = (each.rope.scaling if each.rope else None for each in self.attentions)
+        return min(limit if each is None else each.context_length(limit) for each in scalings)
 
     def __post_init__(self) -> None:
         assert self.attentions
