@@ -338,3 +338,15 @@ def test_a_fork_with_prompt_logprobs_computes_all_of_its_prompt() -> None:
     assert fork.prompt_logprobs == expected.prompt_logprobs
     assert len(fork.prompt_logprobs) == len(prompt)
     assert fork.outputs == expected.outputs
+
+
+@pytest.mark.parametrize(("weight", "before"), [(1.0, 1), (0.25, 5)])
+def test_callers_take_turns_by_their_weights(weight: float, before: int) -> None:
+    """How many of a greedy caller's requests get their answers before the only one of another caller, who came last."""
+    engine = fake_engine(max_num_seqs=1, enable_prefix_caching=False)
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+    for number in range(9):
+        engine.add_request([3] * 8, params, f"{number}", caller="greedy")
+    engine.add_request([3] * 8, params, "polite", caller="polite", caller_weight=weight)
+    ended = [delta.request_id for delta in run(engine) if delta.finish_reason is not None]
+    assert ended.index("polite") == before
