@@ -82,13 +82,7 @@ class Admission:
         self._seals_restored = seals_restored
 
     def start_reading(self, tables: RequestTables) -> bool:
-        """Asks the prefix store for blocks of a waiting request that are neither in the pool nor in the swap
-        file. It asks once for each admission.
-
-        Returns:
-            Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
-            to read is reached, until other requests have got theirs.
-        """
+        """`KVCacheManager.start_reading`."""
         reads, request = self._offload.reads, tables.request
         if not reads.has_prefix_store or reads.has_asked(request.request_id):
             return False
@@ -107,7 +101,7 @@ class Admission:
         return bool(to_read.prefixes)
 
     def plan(self, tables: RequestTables) -> AdmissionPlan:
-        """How a waiting request could get its blocks now."""
+        """`KVCacheManager.plan_admission`."""
         request, prefix = tables.request, self._finder.find(tables)
         num_tokens = prefix.num_tokens
         length = max(len(tables.first), num_tokens // self._needs.block_size)
@@ -125,14 +119,7 @@ class Admission:
         return AdmissionPlan(request, prefix, num_needed, num_missing)
 
     def hold(self, tables: RequestTables, plan: AdmissionPlan) -> int:
-        """Gives a request the sealed blocks of its plan, so that nothing that makes room for it takes them.
-
-        Returns:
-            The positions whose K and V are in its blocks.
-
-        Raises:
-            BrokenPlanError: blocks have changed owners since the plan was made.
-        """
+        """`KVCacheManager.hold`."""
         prefix, num_tokens = plan.prefix, plan.prefix.num_tokens
         if prefix.version != self._finder.version:
             raise BrokenPlanError("blocks have changed owners since the admission was planned")
@@ -192,7 +179,7 @@ class Admission:
                     table.append([each])
                     continue
                 (block,) = tables.append_free(table, 1)
-                self._block_ops.add(self._bring_back(table, index, block, each))
+                self._block_ops.add(self._bring_back(table, block, each))
                 is_full = (index + 1) * self._needs.block_size <= num_tokens
                 if self._seals_restored and is_full:
                     self._pool.seal(block, table.key(index), tables.request.request_id)
@@ -200,13 +187,11 @@ class Admission:
                     loaded.add(index)
         return len(loaded) * self._needs.block_size
 
-    def _bring_back(
-        self, table: BlockTable, index: int, block: Block, found: Swapped | Loaded
-    ) -> BlockOp:
-        """Fills a table's block `index` from the swap file, or from what the prefix store has read."""
+    def _bring_back(self, table: BlockTable, block: Block, found: Swapped | Loaded) -> BlockOp:
+        """Fills a block from the swap file, or from what the prefix store has read."""
         request_id, block_id = table.request.request_id, block.block_id
         if isinstance(found, Swapped):
-            op = self._offload.swapped.swap_in(request_id, (table.group, index), block_id)
+            op = self._offload.swapped.swap_in(request_id, found.place, block_id)
             self._pool.log.add(("I", block_id, op.swap_slots[0], None))
             return op
         self._pool.log.add(("L", block_id, request_id, None), table.group)

@@ -184,7 +184,7 @@ class KVCacheManager:
             The number of tokens whose K and V are in the request's blocks.
 
         Raises:
-            BrokenPlanError: the plan is not the latest one, or blocks have changed owners since.
+            BrokenPlanError: blocks or snapshots have come or gone since the plan was made.
         """
         return self._admission.hold(self._tables_of(plan.request), plan)
 

@@ -35,13 +35,9 @@ class SwapSlots:
     Args:
         num_slots: blocks that the swap file holds; 0: there is no swap file.
         blocks_per_state: slots that the recurrent states of a request take.
-
-    Attributes:
-        version: changes whenever something comes or goes.
     """
 
     def __init__(self, num_slots: int, blocks_per_state: int) -> None:
-        self.version = 0
         self._num_slots = num_slots
         self._blocks_per_state = blocks_per_state
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -70,7 +66,6 @@ class SwapSlots:
             return None
         slot = self._free_slots.pop()
         self._blocks.setdefault(request_id, {})[place] = slot
-        self.version += 1
         return SwapOut(Slot.block(block_id), (slot,))
 
     def swap_out_states(self, request_id: str, num_tokens: int, number: int) -> SwapOut | None:
@@ -84,7 +79,6 @@ class SwapSlots:
             return None
         slots = tuple([self._free_slots.pop() for _ in range(self._blocks_per_state)])
         self._states[request_id] = num_tokens, slots
-        self.version += 1
         return SwapOut(Slot.states(number), slots)
 
     def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn:
@@ -95,7 +89,6 @@ class SwapSlots:
         """
         if (slot := self._blocks.get(request_id, {}).pop(place, None)) is None:
             raise BrokenPlanError("a block of the request has left the swap file")
-        self.version += 1
         self._free_slots.append(slot)
         return SwapIn((slot,), Slot.block(block_id))
 
@@ -105,7 +98,6 @@ class SwapSlots:
 
     def drop(self, request_id: str) -> None:
         """Frees the slots of a request."""
-        self.version += self.has(request_id)
         self._free_slots += self._blocks.pop(request_id, {}).values()
         self._free_slots += self._states.pop(request_id, (0, ()))[1]
 
@@ -144,13 +136,9 @@ class PrefixReads:
     Args:
         max_read_blocks: most blocks that are being read or wait for their request; 0: there is no prefix store.
         blocks_per_state: blocks that recurrent states count as.
-
-    Attributes:
-        version: changes whenever something that was read comes or goes.
     """
 
     def __init__(self, max_read_blocks: int, blocks_per_state: int) -> None:
-        self.version = 0
         self._max_read_blocks = max_read_blocks
         self._num_blocks_of = {SlotKind.BLOCK: 1, SlotKind.STATES: blocks_per_state}
         self._reads: dict[int, _PendingRead] = {}  # by read_id
@@ -210,7 +198,6 @@ class PrefixReads:
         read = self._reads.get(read_id)
         if read is None or read.payloads is not None:  # it was cancelled
             return None
-        self.version += 1
         read.payloads = {}
         if payloads and isinstance(snapshot := payloads[-1], ReadSnapshot):
             read.payloads[SlotKind.STATES, snapshot.block_hash] = snapshot.payload
@@ -264,7 +251,6 @@ class PrefixReads:
         return {} if read_id is None else self._reads[read_id].payloads or {}
 
     def _forget(self, read_id: int) -> None:
-        self.version += 1
         read = self._reads.pop(read_id)
         self._num_read_blocks -= self._num_held(read)
         if read.request_id is not None:
@@ -305,11 +291,6 @@ class Offload:
         self.blocks_per_state = blocks_per_state
         self.swapped = SwapSlots(num_swap_slots, blocks_per_state)
         self.reads = PrefixReads(max_read_blocks, blocks_per_state)
-
-    @property
-    def version(self) -> int:
-        """Changes whenever something comes or goes."""
-        return self.swapped.version + self.reads.version
 
     def has(self, request_id: str) -> bool:
         """Whether anything of a request is here."""

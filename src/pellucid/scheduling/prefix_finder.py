@@ -111,8 +111,8 @@ class PrefixFinder:
 
     @property
     def version(self) -> int:
-        """Changes whenever another prefix may be found."""
-        return self._pool.version + self._states.pool.version + self._offload.version
+        """Changes whenever blocks or snapshots come or go."""
+        return self._pool.version + self._states.pool.version
 
     def num_matchable_blocks(self, request: Request) -> int:
         """Full blocks of a request that do not hold its last token."""
@@ -122,12 +122,14 @@ class PrefixFinder:
         return (request.num_tokens - 1) // self._needs.block_size
 
     def find(self, tables: RequestTables) -> FoundPrefix:
-        """What can follow the blocks of a waiting request. The look-up is repeated only after blocks, snapshots or
-        offloaded contents have come or gone."""
+        """What can follow the blocks of a waiting request. The look-up is repeated only after blocks or snapshots have
+        come or gone, and if something of the request is offloaded."""
         name = tables.request.request_id
         if tables.ends_within_a_block:
             num_tokens, nothing = tables.request.num_computed_tokens, ((),) * len(tables.by_group)
             return FoundPrefix(num_tokens, nothing, None, num_tokens, self.version)
+        if self._offload.has(name):
+            return self._find(tables)
         found = self._found.get(name)
         if found is None or found.version != self.version:
             found = self._found[name] = self._find(tables)
