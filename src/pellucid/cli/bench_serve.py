@@ -11,7 +11,7 @@ from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.terminal import EXIT_FAILED, EXIT_INTERRUPTED, note
 from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.options import DEFAULT_URL, Url
-from pellucid.cli.parsing.panels import OUTPUT, SERVER, WORKLOAD, Panel
+from pellucid.cli.parsing.panels import OUTPUT, SERVER, WORKLOAD, Options, Panel
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
@@ -25,45 +25,35 @@ APIS = ("chat", "completions")
 
 
 @dataclass(frozen=True)
-class TrafficOptions:
+class TrafficOptions(Options):
     """Fields of `Traffic`."""
 
-    num_requests: Annotated[int, WORKLOAD.option("N", "Requests in all.")] = 100
-    rate: Annotated[
-        float | None,
-        WORKLOAD.option(
-            "R", "Requests per second that arrive at random times (a Poisson process)."
-        ),
-    ] = None
-    concurrency: Annotated[
-        int | None,
-        WORKLOAD.option(
-            "N",
-            "Requests at a time: when one ends, the next one is sent. Instead of --rate.",
-            show_default=str(DEFAULT_CONCURRENCY),
-        ),
-    ] = None
-    prompt_tokens: Annotated[
-        str,
-        WORKLOAD.option(
-            "LENGTHS", "Tokens of prompts: N, FROM-TO (uniform) or MEDIAN:P95 (log-normal)."
-        ),
-    ] = "512"
-    output_tokens: Annotated[
-        str, WORKLOAD.option("LENGTHS", "Tokens of answers, in the same way.")
-    ] = "64"
-    prefix_tokens: Annotated[
-        int, WORKLOAD.option("N", "Tokens of a shared beginning in front of each prompt.")
-    ] = 0
-    num_prefixes: Annotated[
-        int,
-        WORKLOAD.option(
-            "N", "Number of different shared beginnings; each request takes one of them."
-        ),
-    ] = 1
-    seed: Annotated[
-        int, WORKLOAD.option("S", "The same seed gives the same prompts, lengths and times.")
-    ] = 0
+    num_requests: int = WORKLOAD.option("N", "Requests in all.", default=100)
+    rate: float | None = WORKLOAD.option(
+        "R", "Requests per second that arrive at random times (a Poisson process)."
+    )
+    concurrency: int | None = WORKLOAD.option(
+        "N",
+        "Requests at a time: when one ends, the next one is sent. Instead of --rate.",
+        show_default=str(DEFAULT_CONCURRENCY),
+    )
+    prompt_tokens: str = WORKLOAD.option(
+        "LENGTHS",
+        "Tokens of prompts: N, FROM-TO (uniform) or MEDIAN:P95 (log-normal).",
+        default="512",
+    )
+    output_tokens: str = WORKLOAD.option(
+        "LENGTHS", "Tokens of answers, in the same way.", default="64"
+    )
+    prefix_tokens: int = WORKLOAD.option(
+        "N", "Tokens of a shared beginning in front of each prompt.", default=0
+    )
+    num_prefixes: int = WORKLOAD.option(
+        "N", "Number of different shared beginnings; each request takes one of them.", default=1
+    )
+    seed: int = WORKLOAD.option(
+        "S", "The same seed gives the same prompts, lengths and times.", default=0
+    )
 
     def traffic(self) -> "Traffic":
         from pellucid.benchmark.load.traffic import Lengths, Traffic
@@ -84,34 +74,27 @@ class TrafficOptions:
 
 
 @dataclass(frozen=True)
-class TargetOptions:
+class TargetOptions(Options):
     """Which model of the server is asked, and how."""
 
-    model: Annotated[
-        str | None,
-        WORKLOAD.option(
-            "NAME",
-            "The model, by the server's name for it.",
-            show_default="the first one that the server lists",
-        ),
-    ] = None
-    api: Annotated[
-        str, WORKLOAD.choice(APIS, "The route: /v1/chat/completions or /v1/completions.")
-    ] = "chat"
-    ignore_eos: Annotated[
-        bool,
-        WORKLOAD.flag(
-            "Ask for answers of exactly the planned length, by a field that some servers do not know; or"
-            " let the model end its answers.",
-            "--ignore-eos/--stop-at-eos",
-        ),
-    ] = True
-    timeout: Annotated[float, WORKLOAD.option("SECONDS", "Most seconds for a complete answer.")] = (
-        600.0
+    model: str | None = WORKLOAD.option(
+        "NAME",
+        "The model, by the server's name for it.",
+        show_default="the first one that the server lists",
     )
-    api_key: Annotated[str | None, SERVER.option("KEY", "Key for a server that requires one.")] = (
-        None
+    api: str = WORKLOAD.choice(
+        APIS, "The route: /v1/chat/completions or /v1/completions.", default="chat"
     )
+    ignore_eos: bool = WORKLOAD.flag(
+        "Ask for answers of exactly the planned length, by a field that some servers do not know; or"
+        " let the model end its answers.",
+        "--ignore-eos/--stop-at-eos",
+        default=True,
+    )
+    timeout: float = WORKLOAD.option(
+        "SECONDS", "Most seconds for a complete answer.", default=600.0
+    )
+    api_key: str | None = SERVER.option("KEY", "Key for a server that requires one.")
 
     def __post_init__(self) -> None:
         if self.api not in APIS:

@@ -37,10 +37,9 @@ HISTORY_FILE = "pellucid/chat_history"
 class ModelAndQuestion(ModelAndPrompt):
     """`[MODEL] [PROMPT]`, where no prompt means a conversation."""
 
-    second: Annotated[
-        str | None,
-        argument("PROMPT", "A question; - reads it from stdin. Left out: a conversation."),
-    ] = None
+    second: str | None = argument(
+        "PROMPT", "A question; - reads it from stdin. Left out: a conversation."
+    )
 
 
 def chat(

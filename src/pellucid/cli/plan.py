@@ -19,46 +19,35 @@ from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.option_types import size
 from pellucid.cli.parsing.options import Json, PlannedModelOptions
-from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Panel
+from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Options, Panel
 from pellucid.inputs.config import EngineConfig
 
 MACHINE = Panel("Machine")
 
 
 @dataclass(frozen=True)
-class MachineOptions:
+class MachineOptions(Options):
     """The machine that a plan is for."""
 
-    machine: Annotated[
-        str,
-        MACHINE.choice(
-            MACHINE_NAMES,
-            "The machine: this one is measured; others are as their data sheets say: "
-            f"{', '.join(KNOWN_MACHINES)}.",
-            metavar="NAME",
-        ),
-    ] = THIS_MACHINE
-    memory: Annotated[
-        int | None,
-        MACHINE.option(
-            "SIZE",
-            "Memory for weights and KV cache, as in 24GiB.",
-            parser=size,
-            show_default="the machine's; of this one, what is free",
-        ),
-    ] = None
-    bandwidth: Annotated[
-        float | None,
-        MACHINE.option(
-            "GB/S", "Memory bandwidth, in 10^9 bytes a second.", show_default="the machine's"
-        ),
-    ] = None
-    peak: Annotated[
-        float | None,
-        MACHINE.option(
-            "GFLOP/S", "Peak arithmetic, in 10^9 operations a second.", show_default="the machine's"
-        ),
-    ] = None
+    machine: str = MACHINE.choice(
+        MACHINE_NAMES,
+        "The machine: this one is measured; others are as their data sheets say: "
+        f"{', '.join(KNOWN_MACHINES)}.",
+        metavar="NAME",
+        default=THIS_MACHINE,
+    )
+    memory: int | None = MACHINE.option(
+        "SIZE",
+        "Memory for weights and KV cache, as in 24GiB.",
+        parser=size,
+        show_default="the machine's; of this one, what is free",
+    )
+    bandwidth: float | None = MACHINE.option(
+        "GB/S", "Memory bandwidth, in 10^9 bytes a second.", show_default="the machine's"
+    )
+    peak: float | None = MACHINE.option(
+        "GFLOP/S", "Peak arithmetic, in 10^9 operations a second.", show_default="the machine's"
+    )
 
     def check(self) -> None:
         """Raises ValueError for a machine that is not known, or a limit that none can have."""

@@ -11,7 +11,7 @@ from pellucid.cli.output.terminal import note, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
-from pellucid.cli.parsing.panels import MODEL, Panel
+from pellucid.cli.parsing.panels import MODEL, Options, Panel
 from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
@@ -20,94 +20,67 @@ NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "
 
 
 @dataclass(frozen=True)
-class ListeningOptions:
+class ListeningOptions(Options):
     """Fields of `ServerConfig`, with its defaults."""
 
-    host: Annotated[
-        str, LISTENING.option("ADDRESS", "Address to listen on; 0.0.0.0 means all addresses.")
-    ] = "127.0.0.1"
-    port: Annotated[int, LISTENING.option("PORT", "Port to listen on; 0 takes a free one.")] = 8000
-    model_name: Annotated[
-        list[str] | None,
-        LISTENING.option(
-            "NAME",
-            "Name by which clients call the model; * stands for any characters. May be repeated.",
-            show_default="the model's own name",
-        ),
-    ] = None
-    max_queue: Annotated[
-        int,
-        LISTENING.option("N", "Most unfinished completions; further requests get HTTP status 429."),
-    ] = 1024
-    max_connections_per_client: Annotated[
-        int,
-        LISTENING.option(
-            "N",
-            "Most open connections of one address. A proxy needs as many as its clients have together.",
-        ),
-    ] = 1024
-    log_calls: Annotated[
-        bool,
-        LISTENING.flag(
-            "Write a line of JSON on stderr for each call: its id, caller, status and time, no text.",
-            "--log-calls",
-        ),
-    ] = False
-    otlp_endpoint: Annotated[
-        str | None,
-        LISTENING.option(
-            "URL",
-            "OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
-        ),
-    ] = None
-    keep_billing_block: Annotated[
-        bool,
-        LISTENING.flag(
-            "Keep the block of Claude Code's system prompt that changes with every request. The prefix"
-            " cache then never finds these prompts.",
-            "--keep-billing-block",
-        ),
-    ] = False
+    host: str = LISTENING.option(
+        "ADDRESS", "Address to listen on; 0.0.0.0 means all addresses.", default="127.0.0.1"
+    )
+    port: int = LISTENING.option("PORT", "Port to listen on; 0 takes a free one.", default=8000)
+    model_name: list[str] | None = LISTENING.option(
+        "NAME",
+        "Name by which clients call the model; * stands for any characters. May be repeated.",
+        show_default="the model's own name",
+    )
+    max_queue: int = LISTENING.option(
+        "N", "Most unfinished completions; further requests get HTTP status 429.", default=1024
+    )
+    max_connections_per_client: int = LISTENING.option(
+        "N",
+        "Most open connections of one address. A proxy needs as many as its clients have together.",
+        default=1024,
+    )
+    log_calls: bool = LISTENING.flag(
+        "Write a line of JSON on stderr for each call: its id, caller, status and time, no text.",
+        "--log-calls",
+    )
+    otlp_endpoint: str | None = LISTENING.option(
+        "URL",
+        "OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
+    )
+    keep_billing_block: bool = LISTENING.flag(
+        "Keep the block of Claude Code's system prompt that changes with every request. The prefix"
+        " cache then never finds these prompts.",
+        "--keep-billing-block",
+    )
 
 
 @dataclass(frozen=True)
-class AccessOptions:
+class AccessOptions(Options):
     """Fields of `ServerConfig`, with its defaults."""
 
-    api_keys: Annotated[
-        Path | None,
-        ACCESS.option(
-            "FILE",
-            "File with a line 'inference NAME KEY' or 'admin NAME KEY' for each key. 'weight=W' at the end of"
-            " a line gives its caller W shares of the engine instead of 1. The keys in PELLUCID_API_KEY and"
-            " PELLUCID_ADMIN_KEY are accepted too.",
-        ),
-    ] = None
-    api_key: Annotated[
-        list[str] | None,
-        ACCESS.option(
-            "KEY",
-            "A key for inference, as in --api-keys; may be repeated. Other users of this machine can see it"
-            " in the list of processes: PELLUCID_API_KEY and a file keep it.",
-        ),
-    ] = None
-    isolate_keys: Annotated[
-        bool,
-        ACCESS.flag(
-            "Callers learn nothing of the requests of other keys: no ids, no counts, no events.",
-            "--isolate-keys",
-        ),
-    ] = False
-    allow_anyone: Annotated[
-        bool, ACCESS.flag("Serve other machines without API keys.", "--allow-anyone")
-    ] = False
-    allowed_host: Annotated[
-        list[str] | None, ACCESS.option("NAME", "Host name that clients may use; may be repeated.")
-    ] = None
-    allowed_origin: Annotated[
-        list[str] | None,
-        ACCESS.option("URL", "Web page that may call from a browser; may be repeated."),
-    ] = None
+    api_keys: Path | None = ACCESS.option(
+        "FILE",
+        "File with a line 'inference NAME KEY' or 'admin NAME KEY' for each key. 'weight=W' at the end of"
+        " a line gives its caller W shares of the engine instead of 1. The keys in PELLUCID_API_KEY and"
+        " PELLUCID_ADMIN_KEY are accepted too.",
+    )
+    api_key: list[str] | None = ACCESS.option(
+        "KEY",
+        "A key for inference, as in --api-keys; may be repeated. Other users of this machine can see it"
+        " in the list of processes: PELLUCID_API_KEY and a file keep it.",
+    )
+    isolate_keys: bool = ACCESS.flag(
+        "Callers learn nothing of the requests of other keys: no ids, no counts, no events.",
+        "--isolate-keys",
+    )
+    allow_anyone: bool = ACCESS.flag("Serve other machines without API keys.", "--allow-anyone")
+    allowed_host: list[str] | None = ACCESS.option(
+        "NAME", "Host name that clients may use; may be repeated."
+    )
+    allowed_origin: list[str] | None = ACCESS.option(
+        "URL", "Web page that may call from a browser; may be repeated."
+    )
 
 
 def serve(

@@ -15,7 +15,7 @@ from pellucid.cli.parsing.models import (
     resolve_model,
 )
 from pellucid.cli.parsing.options import MODEL_HELP
-from pellucid.cli.parsing.panels import MODEL, PROMPT, argument
+from pellucid.cli.parsing.panels import MODEL, PROMPT, Options, argument
 from pellucid.cli.parsing.settings import origin
 from pellucid.facts.model_names import find_short_name
 from pellucid.inputs.prompts import ChatPrompt
@@ -39,7 +39,7 @@ _WORDS_OF_A_TEXT = 3  # at least, for the bundled model to go on with it
 
 
 @dataclass(frozen=True)
-class ModelName:
+class ModelName(Options):
     """`MODEL` or `-m MODEL`."""
 
     context: typer.Context
@@ -75,7 +75,7 @@ class ModelName:
 
 
 @dataclass(frozen=True)
-class ModelAndPrompt:
+class ModelAndPrompt(Options):
     """`[MODEL] [PROMPT]` in any of the forms that users type.
 
     A single word is a model if it looks like one, else it is the prompt. Where nothing else is the
@@ -84,20 +84,13 @@ class ModelAndPrompt:
 
     context: typer.Context
     first: Annotated[str | None, MODEL_ARGUMENT] = None
-    second: Annotated[
-        str | None,
-        argument(
-            "PROMPT", "The text. Left out or -: read from stdin, without the newline at its end."
-        ),
-    ] = None
+    second: str | None = argument(
+        "PROMPT", "The text. Left out or -: read from stdin, without the newline at its end."
+    )
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None
     model: _Model = None
-    prompt: Annotated[
-        str | None, PROMPT.option("TEXT", "The same as PROMPT.", "--prompt", "-p")
-    ] = None
-    file: Annotated[
-        Path | None, PROMPT.option("FILE", "Read the prompt from a file.", "--file", "-f")
-    ] = None
+    prompt: str | None = PROMPT.option("TEXT", "The same as PROMPT.", "--prompt", "-p")
+    file: Path | None = PROMPT.option("FILE", "Read the prompt from a file.", "--file", "-f")
 
     def settings(self) -> dict[str, Any]:
         """The settings of the engine that the model was chosen for."""
@@ -165,20 +158,17 @@ class ModelAndPrompt:
 
 
 @dataclass(frozen=True)
-class PromptOptions:
+class PromptOptions(Options):
     """How a prompt is put to the model: as a question, through its chat template, or as text."""
 
     system: System = None
     think: Think = None
-    raw: Annotated[
-        bool | None,
-        PROMPT.flag(
-            "Continue the prompt as text, or answer it through the model's chat template.",
-            "--raw/--chat",
-            show_default="--chat if the model has a chat template; the bundled model only answers questions and"
-            f" texts of less than {_WORDS_OF_A_TEXT} words",
-        ),
-    ] = None
+    raw: bool | None = PROMPT.flag(
+        "Continue the prompt as text, or answer it through the model's chat template.",
+        "--raw/--chat",
+        show_default="--chat if the model has a chat template; the bundled model only answers questions and"
+        f" texts of less than {_WORDS_OF_A_TEXT} words",
+    )
 
     def __post_init__(self) -> None:
         for option, value in (("--system", self.system), ("--think", self.think)):

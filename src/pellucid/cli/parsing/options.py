@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 from pellucid.cli.parsing.models import complete_model, resolve_model
 from pellucid.cli.parsing.option_types import (
@@ -26,6 +27,7 @@ from pellucid.cli.parsing.panels import (
     SERVER,
     SPECULATION,
     STOPPING,
+    Options,
     argument,
 )
 from pellucid.cli.parsing.settings import origin_of_error
@@ -68,112 +70,84 @@ Quiet = Annotated[bool, OUTPUT.flag("Write nothing on stderr but errors.", "--qu
 
 
 @dataclass(frozen=True)
-class StoredModelOptions:
-    """Which files a model is read from, and the formats of its weights and of the KV cache. Fields of
-    `EngineConfig`, with its defaults."""
-
-    revision: Annotated[
-        str | None, MODEL.option("REV", "Branch, tag or commit of a model on the hub.")
-    ] = EngineConfig.revision
-    quantization: Annotated[
-        str,
-        MODEL.choice(
-            QUANTIZATIONS,
-            "Format of the weights in memory; docs/quantization.md lists all.",
-            metavar="none|int8|int4|...",
-        ),
-    ] = EngineConfig.quantization
-    kv_cache_dtype: Annotated[
-        str,
-        MODEL.choice(("bf16", "int8", "int4", "f32"), "Format of keys and values in the cache."),
-    ] = EngineConfig.kv_cache_dtype
-    block_size: Annotated[
-        int, MODEL.choice(("16", "32", "64", "128"), "Tokens per block of the KV cache.")
-    ] = EngineConfig.block_size
+class EngineOptions(Options, of=EngineConfig):
+    """Fields of `EngineConfig`, with its defaults."""
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class PlannedModelOptions(StoredModelOptions):
-    """What else decides the sizes of an engine. Fields of `EngineConfig`, with its defaults."""
+class StoredModelOptions(EngineOptions):
+    """Which files a model is read from, and the formats of its weights and of the KV cache."""
 
-    kv_cache_memory: Annotated[
-        int | None,
-        MODEL.option(
-            "SIZE",
-            "Memory for the KV cache, as in 2GiB.",
-            parser=size,
-            show_default="the free memory, but no more than the engine can use",
-        ),
-    ] = EngineConfig.kv_cache_memory
-    max_model_len: Annotated[
-        int | None,
-        MODEL.option(
-            "N",
-            "Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
-            "--max-model-len",
-            "-c",
-            "--ctx-size",
-            parser=tokens,
-            show_default="the model's limit",
-        ),
-    ] = EngineConfig.max_model_len
-    max_num_batched_tokens: Annotated[
-        int,
-        MODEL.option(
-            "N", "Most tokens that one step computes; longer prompts are split into chunks."
-        ),
-    ] = EngineConfig.max_num_batched_tokens
+    revision: str | None = MODEL.option("REV", "Branch, tag or commit of a model on the hub.")
+    quantization: str = MODEL.choice(
+        QUANTIZATIONS,
+        "Format of the weights in memory; docs/quantization.md lists all.",
+        metavar="none|int8|int4|...",
+    )
+    kv_cache_dtype: str = MODEL.choice(
+        ("bf16", "int8", "int4", "f32"), "Format of keys and values in the cache."
+    )
+    block_size: int = MODEL.choice(("16", "32", "64", "128"), "Tokens per block of the KV cache.")
+
+
+@dataclass(frozen=True)
+class PlannedModelOptions(StoredModelOptions):
+    """What else decides the sizes of an engine."""
+
+    kv_cache_memory: int | None = MODEL.option(
+        "SIZE",
+        "Memory for the KV cache, as in 2GiB.",
+        parser=size,
+        show_default="the free memory, but no more than the engine can use",
+    )
+    max_model_len: int | None = MODEL.option(
+        "N",
+        "Context: most tokens of prompt and output together, as in 8192, 8k (8,000) or 8K (8,192).",
+        "--max-model-len",
+        "-c",
+        "--ctx-size",
+        parser=tokens,
+        show_default="the model's limit",
+    )
+    max_num_batched_tokens: int = MODEL.option(
+        "N", "Most tokens that one step computes; longer prompts are split into chunks."
+    )
 
 
 @dataclass(frozen=True)
 class ModelOptions(PlannedModelOptions):
-    """Fields of `EngineConfig`, with its defaults."""
+    """All that is said of the model."""
 
-    tokenizer: Annotated[
-        str | None,
-        MODEL.option(
-            "DIR|owner/name",
-            "Tokenizer and chat template of another directory or repository.",
-            show_default="the model's own",
-        ),
-    ] = EngineConfig.tokenizer
-    chat_template: Annotated[
-        str | None,
-        MODEL.option(
-            "FILE",
-            "Chat template in Jinja, in a file or as text.",
-            parser=text_or_file,
-            show_default="the tokenizer's own",
-        ),
-    ] = EngineConfig.chat_template
-    backend: Annotated[
-        str,
-        MODEL.choice(
-            ("auto", "numpy", "cpu"),
-            "What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
-        ),
-    ] = EngineConfig.backend
-    experts: Annotated[
-        str,
-        MODEL.choice(
-            ("memory", "mapped"),
-            "Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
-        ),
-    ] = EngineConfig.experts
-    num_threads: Annotated[
-        int | None,
-        MODEL.option(
-            "N",
-            "CPU threads.",
-            "--num-threads",
-            "-t",
-            "--threads",
-            show_default="as many as suit the machine",
-        ),
-    ] = EngineConfig.num_threads
+    tokenizer: str | None = MODEL.option(
+        "DIR|owner/name",
+        "Tokenizer and chat template of another directory or repository.",
+        show_default="the model's own",
+    )
+    chat_template: str | None = MODEL.option(
+        "FILE",
+        "Chat template in Jinja, in a file or as text.",
+        parser=text_or_file,
+        show_default="the tokenizer's own",
+    )
+    backend: str = MODEL.choice(
+        ("auto", "numpy", "cpu"),
+        "What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
+    )
+    experts: str = MODEL.choice(
+        ("memory", "mapped"),
+        "Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
+    )
+    num_threads: int | None = MODEL.option(
+        "N",
+        "CPU threads.",
+        "--num-threads",
+        "-t",
+        "--threads",
+        show_default="as many as suit the machine",
+    )
 
 
 Speculation = Annotated[
@@ -187,25 +161,20 @@ Speculation = Annotated[
 
 
 @dataclass(frozen=True)
-class SpeculationOptions:
-    """Fields of `EngineConfig`, with its defaults."""
+class SpeculationOptions(EngineOptions):
+    """Whether and how tokens are guessed."""
 
     speculation: Speculation = EngineConfig.speculation
-    draft_model: Annotated[
-        str | None,
-        SPECULATION.option(
-            "MODEL",
-            "A smaller model with the same tokenizer, which guesses the next tokens.",
-            show_default="the bundled one, for the bundled model",
-            autocompletion=complete_model,
-        ),
-    ] = EngineConfig.draft_model
-    num_draft_tokens: Annotated[int, SPECULATION.option("K", "Most tokens to guess in a step.")] = (
-        EngineConfig.num_draft_tokens
+    draft_model: str | None = SPECULATION.option(
+        "MODEL",
+        "A smaller model with the same tokenizer, which guesses the next tokens.",
+        show_default="the bundled one, for the bundled model",
+        autocompletion=complete_model,
     )
+    num_draft_tokens: int = SPECULATION.option("K", "Most tokens to guess in a step.")
 
     def settings(self) -> dict[str, Any]:
-        settings = asdict(self)
+        settings = super().settings()
         if self.draft_model is not None and find_short_name(self.draft_model) is not None:
             settings["draft_model"] = resolve_model(self.draft_model)
         return settings
@@ -219,178 +188,129 @@ class BenchSpeculationOptions(SpeculationOptions):
 
 
 @dataclass(frozen=True)
-class PrefixCacheOptions:
-    """Fields of `EngineConfig`, with its defaults."""
+class PrefixCacheOptions(EngineOptions):
+    """Where blocks of the KV cache are kept on disk."""
 
-    prefix_cache_dir: Annotated[
-        str | None,
-        PREFIX_CACHE.option(
-            "DIR",
-            "Keep computed blocks of the KV cache in this directory for later runs.",
-            parser=directory,
-        ),
-    ] = EngineConfig.prefix_cache_dir
-    prefix_cache_bytes: Annotated[
-        int,
-        PREFIX_CACHE.option(
-            "SIZE", "Most bytes of files in that directory.", parser=size, show_default="4GiB"
-        ),
-    ] = EngineConfig.prefix_cache_bytes
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
+    prefix_cache_dir: str | None = PREFIX_CACHE.option(
+        "DIR",
+        "Keep computed blocks of the KV cache in this directory for later runs.",
+        parser=directory,
+    )
+    prefix_cache_bytes: int = PREFIX_CACHE.option(
+        "SIZE", "Most bytes of files in that directory.", parser=size, show_default="4GiB"
+    )
 
 
 @dataclass(frozen=True)
-class SamplingOptions:
-    """Fields of `SamplingParams`; None means that it was not given."""
-
-    temperature: Annotated[
-        float | None,
-        SAMPLING.option(
-            "T",
-            "Randomness; 0 always takes the likeliest token.",
-            "--temperature",
-            "--temp",
-            show_default="the model's, or 1",
-        ),
-    ] = None
-    top_p: Annotated[
-        float | None,
-        SAMPLING.option(
-            "P",
-            "Sample from the likeliest tokens that together have this probability.",
-            show_default="the model's, or 1: off",
-        ),
-    ] = None
-    top_k: Annotated[
-        int | None,
-        SAMPLING.option(
-            "K",
-            "Sample from this many of the likeliest tokens.",
-            show_default="the model's, or 0: off",
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        SAMPLING.option(
-            "P",
-            "Sample from tokens with at least this share of the likeliest token's probability.",
-            show_default="the model's, or 0: off",
-        ),
-    ] = None
-    typical_p: Annotated[
-        float | None,
-        SAMPLING.option(
-            "P",
-            "Locally typical sampling: keep the most typical tokens that together have this probability.",
-            show_default="the model's, or 1: off",
-        ),
-    ] = None
-    repetition_penalty: Annotated[
-        float | None,
-        SAMPLING.option(
-            "X",
-            "Above 1: tokens of the prompt and the output become less likely.",
-            "--repetition-penalty",
-            "--repeat-penalty",
-            show_default="the model's, or 1: off",
-        ),
-    ] = None
-    presence_penalty: Annotated[
-        float | None,
-        SAMPLING.option(
-            "X", "Above 0: tokens of the output become less likely.", show_default="0: off"
-        ),
-    ] = None
-    frequency_penalty: Annotated[
-        float | None,
-        SAMPLING.option(
-            "X",
-            "Above 0: tokens become less likely each time that they occur in the output.",
-            show_default="0: off",
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        SAMPLING.option(
-            "S",
-            "The same seed gives the same answer.",
-            "--seed",
-            "-s",
-            show_default="drawn at random, and shown",
-        ),
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        values = asdict(self)
-        if self.seed == -1:  # what other engines call a seed that is drawn
-            del values["seed"]
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class StopOptions:
-    """Fields of `SamplingParams`, with its defaults."""
-
-    min_tokens: Annotated[
-        int, STOPPING.option("N", "Minimum tokens before EOS or a stop string may end the text.")
-    ] = 0
-    stop: Annotated[
-        list[str] | None,
-        STOPPING.option(
-            "TEXT",
-            r"Text that ends the output; \n is a newline. May be repeated.",
-            "--stop",
-            "-r",
-            parser=text_with_escapes,
-        ),
-    ] = None
-    stop_token_ids: Annotated[
-        list[int] | None,
-        STOPPING.option("ID", "Token that ends the output. May be repeated.", "--stop-token-id"),
-    ] = None
-    include_stop_str_in_output: Annotated[
-        bool, STOPPING.flag("Keep the stop string in the output.", "--include-stop")
-    ] = False
-    ignore_eos: IgnoreEos = False
-    max_time: Annotated[
-        float | None, STOPPING.option("SECONDS", "Most seconds that a request may take.")
-    ] = None
+class RequestOptions(Options):
+    """Fields of a request's parameters; None means that it was not given."""
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
-class RuleOptions:
+class SamplingOptions(RequestOptions):
+    """Fields of `SamplingParams`; None means that it was not given."""
+
+    temperature: float | None = SAMPLING.option(
+        "T",
+        "Randomness; 0 always takes the likeliest token.",
+        "--temperature",
+        "--temp",
+        show_default="the model's, or 1",
+    )
+    top_p: float | None = SAMPLING.option(
+        "P",
+        "Sample from the likeliest tokens that together have this probability.",
+        show_default="the model's, or 1: off",
+    )
+    top_k: int | None = SAMPLING.option(
+        "K", "Sample from this many of the likeliest tokens.", show_default="the model's, or 0: off"
+    )
+    min_p: float | None = SAMPLING.option(
+        "P",
+        "Sample from tokens with at least this share of the likeliest token's probability.",
+        show_default="the model's, or 0: off",
+    )
+    typical_p: float | None = SAMPLING.option(
+        "P",
+        "Locally typical sampling: keep the most typical tokens that together have this probability.",
+        show_default="the model's, or 1: off",
+    )
+    repetition_penalty: float | None = SAMPLING.option(
+        "X",
+        "Above 1: tokens of the prompt and the output become less likely.",
+        "--repetition-penalty",
+        "--repeat-penalty",
+        show_default="the model's, or 1: off",
+    )
+    presence_penalty: float | None = SAMPLING.option(
+        "X", "Above 0: tokens of the output become less likely.", show_default="0: off"
+    )
+    frequency_penalty: float | None = SAMPLING.option(
+        "X",
+        "Above 0: tokens become less likely each time that they occur in the output.",
+        show_default="0: off",
+    )
+    seed: int | None = SAMPLING.option(
+        "S",
+        "The same seed gives the same answer.",
+        "--seed",
+        "-s",
+        show_default="drawn at random, and shown",
+    )
+
+    def given(self) -> dict[str, Any]:
+        values = super().given()
+        if self.seed == -1:  # what other engines call a seed that is drawn
+            del values["seed"]
+        return values
+
+
+@dataclass(frozen=True)
+class StopOptions(RequestOptions):
+    """Fields of `SamplingParams`, with its defaults."""
+
+    min_tokens: int = STOPPING.option(
+        "N", "Minimum tokens before EOS or a stop string may end the text.", default=0
+    )
+    stop: list[str] | None = STOPPING.option(
+        "TEXT",
+        r"Text that ends the output; \n is a newline. May be repeated.",
+        "--stop",
+        "-r",
+        parser=text_with_escapes,
+    )
+    stop_token_ids: list[int] | None = STOPPING.option(
+        "ID", "Token that ends the output. May be repeated.", "--stop-token-id"
+    )
+    include_stop_str_in_output: bool = STOPPING.flag(
+        "Keep the stop string in the output.", "--include-stop"
+    )
+    ignore_eos: IgnoreEos = False
+    max_time: float | None = STOPPING.option("SECONDS", "Most seconds that a request may take.")
+
+
+@dataclass(frozen=True)
+class RuleOptions(RequestOptions):
     """A rule for the whole answer: fields of `StructuredOutputsParams`, of which one may be given."""
 
-    json_schema: Annotated[
-        str | None,
-        RULE.option(
-            "SCHEMA", "JSON that fits this schema.", parser=text_or_file, show_default=_NO_RULE
-        ),
-    ] = None
-    choice: Annotated[
-        list[str] | None,
-        RULE.option(
-            "TEXT", "One of these texts. Is repeated for each of them.", show_default=_NO_RULE
-        ),
-    ] = None
-    regex: Annotated[
-        str | None,
-        RULE.option("PATTERN", "Text that this regular expression matches.", show_default=_NO_RULE),
-    ] = None
-    grammar: Annotated[
-        str | None,
-        RULE.option(
-            "GRAMMAR",
-            "Text of this grammar, in Lark's syntax.",
-            parser=text_or_file,
-            show_default=_NO_RULE,
-        ),
-    ] = None
+    json_schema: str | None = RULE.option(
+        "SCHEMA", "JSON that fits this schema.", parser=text_or_file, show_default=_NO_RULE
+    )
+    choice: list[str] | None = RULE.option(
+        "TEXT", "One of these texts. Is repeated for each of them.", show_default=_NO_RULE
+    )
+    regex: str | None = RULE.option(
+        "PATTERN", "Text that this regular expression matches.", show_default=_NO_RULE
+    )
+    grammar: str | None = RULE.option(
+        "GRAMMAR",
+        "Text of this grammar, in Lark's syntax.",
+        parser=text_or_file,
+        show_default=_NO_RULE,
+    )
 
     def given(self) -> dict[str, Any]:
         """`structured_outputs` of `SamplingParams`, if there is a rule.
@@ -399,39 +319,27 @@ class RuleOptions:
             ValueError: more than one rule is given, or a rule has another form.
         """
         rules = {
-            "json": self.json_schema,
-            "choice": self.choice,
-            "regex": self.regex,
-            "grammar": self.grammar,
+            "json" if name == "json_schema" else name: rule
+            for name, rule in super().given().items()
         }
-        own: dict[str, Any] = {name: rule for name, rule in rules.items() if rule is not None}
-        return {"structured_outputs": StructuredOutputsParams(**own)} if own else {}
+        return {"structured_outputs": StructuredOutputsParams(**rules)} if rules else {}
 
 
 @dataclass(frozen=True)
-class BeamOptions:
+class BeamOptions(RequestOptions):
     """Fields of `BeamSearchParams`; None means that it was not given."""
 
-    beam_width: Annotated[
-        int | None,
-        BEAM_SEARCH.option(
-            "W", "Beam search with this many beams instead of sampling.", show_default="off"
-        ),
-    ] = None
-    length_penalty: Annotated[
-        float | None,
-        BEAM_SEARCH.option(
-            "P", "Above 0 favours long completions, below 0 short ones.", show_default="1"
-        ),
-    ] = None
-    early_stopping: Annotated[
-        str | None,
-        BEAM_SEARCH.choice(
-            tuple(_EARLY_STOPPING),
-            "Whether to stop as soon as W completions are finished.",
-            show_default="false",
-        ),
-    ] = None
+    beam_width: int | None = BEAM_SEARCH.option(
+        "W", "Beam search with this many beams instead of sampling.", show_default="off"
+    )
+    length_penalty: float | None = BEAM_SEARCH.option(
+        "P", "Above 0 favours long completions, below 0 short ones.", show_default="1"
+    )
+    early_stopping: str | None = BEAM_SEARCH.choice(
+        tuple(_EARLY_STOPPING),
+        "Whether to stop as soon as W completions are finished.",
+        show_default="false",
+    )
 
     def search(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """Fields of `BeamSearchParams`, if a search is asked for.
@@ -442,7 +350,7 @@ class BeamOptions:
         Raises:
             ValueError: an option has no meaning with the others, or a value is not allowed.
         """
-        own = {name: value for name, value in asdict(self).items() if value is not None}
+        own = self.given()
         if self.beam_width is None:
             for name, value in own.items():
                 raise ValueError(f"{name}={value!r}: needs --beam-width")
@@ -491,7 +399,10 @@ def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
         field_hints = get_type_hints(group, include_extras=True)
         parameters += [
             inspect.Parameter(
-                field.name, keyword, default=field.default, annotation=field_hints[field.name]
+                field.name,
+                keyword,
+                default=field.default,
+                annotation=Annotated[field_hints[field.name], field.metadata.get(ParameterInfo)],
             )
             for field in fields(group)
             if field.name != "context"

@@ -1,9 +1,11 @@
 """The groups of options in the help, and how an option in a group is declared."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from inspect import get_annotations
+from typing import Any, ClassVar
 
 import typer
+from typer.models import ParameterInfo
 
 
 def argument(metavar: str, text: str, **facts: Any) -> Any:
@@ -14,17 +16,17 @@ def argument(metavar: str, text: str, **facts: Any) -> Any:
 @dataclass(frozen=True)
 class Panel:
     """A group of options under a title. `facts` are further arguments of typer.Option; an option without `names`
-    has its parameter's."""
+    has its parameter's. `default` is for fields of `Options`."""
 
     title: str
 
     def option(self, metavar: str, text: str, *names: str, **facts: Any) -> Any:
         """An option with a value, which `metavar` stands for in the help."""
-        return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=self.title, **facts)
+        return self.flag(text, *names, metavar=metavar, **facts)
 
-    def flag(self, text: str, *names: str, **facts: Any) -> Any:
+    def flag(self, text: str, *names: str, default: Any = ..., **facts: Any) -> Any:
         """An option without a value."""
-        return typer.Option(*names, help=text, rich_help_panel=self.title, **facts)
+        return typer.Option(default, *names, help=text, rich_help_panel=self.title, **facts)
 
     def choice(self, values: tuple[str, ...], text: str, **facts: Any) -> Any:
         """An option with one of these values: the help shows them, and Tab completes them."""
@@ -34,6 +36,24 @@ class Panel:
 
         metavar = facts.pop("metavar", "|".join(values))
         return self.option(metavar, text, autocompletion=complete, **facts)
+
+
+class Options:
+    """Options that verbs take together: the fields of a dataclass, each declared by an argument or an option of a
+    panel. A field without a default has that of the class `of`, whose fields these are; otherwise, False or None.
+    """
+
+    _of: ClassVar[type | None] = None
+
+    def __init_subclass__(cls, of: type | None = None) -> None:
+        cls._of = of or cls._of
+        for name, hint in get_annotations(cls).items():
+            info = vars(cls).get(name)
+            if isinstance(info, ParameterInfo):
+                default, info.default = info.default, ...
+                if default is ...:
+                    default = getattr(cls._of, name, False if hint is bool else None)
+                setattr(cls, name, field(default=default, metadata={ParameterInfo: info}))
 
 
 MODEL, SAMPLING, STOPPING = Panel("Model"), Panel("Sampling"), Panel("When to stop")
