@@ -9,101 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-
-class AttentionShape(Protocol):
-    """What the formulas take of `AttentionConfig`."""
-
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def window(self) -> int | None: ...
-    @property
-    def shared_kv_layer(self) -> int | None: ...
-    @property
-    def gated_output(self) -> bool: ...
-    @property
-    def values_are_keys(self) -> bool: ...
-
-
-class MLPShape(Protocol):
-    """What the formulas take of `MLPConfig`."""
-
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def gated(self) -> bool: ...
-
-
-class ExpertsShape(Protocol):
-    """What the formulas take of `ExpertsConfig`."""
-
-    @property
-    def num_experts(self) -> int: ...
-    @property
-    def num_chosen(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def shared_gate(self) -> bool: ...
-
-
-class StateNumbers(Protocol):
-    """What the formulas take of `StateShape`."""
-
-    @property
-    def num_numbers(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def key_dim(self) -> int: ...
-    @property
-    def value_dim(self) -> int: ...
-
-
-class RecurrenceShape(Protocol):
-    """What the formulas take of a layer's recurrence."""
-
-    @property
-    def state(self) -> StateNumbers: ...
-    def matrix_shapes(self, hidden_size: int) -> Sequence[tuple[int, int]]: ...
-
-
-class LayerShape(Protocol):
-    """What the formulas take of `LayerConfig`."""
-
-    @property
-    def attention(self) -> AttentionShape | None: ...
-    @property
-    def recurrence(self) -> RecurrenceShape | None: ...
-    @property
-    def mlp(self) -> MLPShape | None: ...
-    @property
-    def experts(self) -> ExpertsShape | None: ...
-    @property
-    def embedding_size(self) -> int: ...
-
-
-class ModelShape(Protocol):
-    """What the formulas take of `ModelConfig`."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def layers(self) -> Sequence[LayerShape]: ...
-    @property
-    def tie_word_embeddings(self) -> bool: ...
-    @property
-    def layer_vocab_size(self) -> int: ...
-    @property
-    def first_without_kv(self) -> int: ...
+from pellucid.facts.model_config import AttentionConfig, LayerConfig, ModelConfig, StateShape
 
 
 class LayerMatrices(NamedTuple):
@@ -122,7 +30,7 @@ class LayerMatrices(NamedTuple):
     num_active: int = 1
 
 
-def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrices]:
+def layer_matrices(layer: LayerConfig, hidden_size: int) -> Iterator[LayerMatrices]:
     """One layer's matrices: those of attention or of the recurrence, the MLP's in and out, the router, the
     experts' in and out, those of its own embeddings."""
     attention, mlp, experts = layer.attention, layer.mlp, layer.experts
@@ -154,7 +62,7 @@ def layer_matrices(layer: LayerShape, hidden_size: int) -> Iterator[LayerMatrice
         yield LayerMatrices(hidden_size, layer.embedding_size)
 
 
-def matrix_parameters(shape: ModelShape) -> int:
+def matrix_parameters(shape: ModelConfig) -> int:
     """Weights of the matrices of all layers, biases and norms left out."""
     return sum(
         each.num_matrices * each.num_outputs * each.num_inputs
@@ -163,19 +71,19 @@ def matrix_parameters(shape: ModelShape) -> int:
     )
 
 
-def embedding_parameters(shape: ModelShape) -> int:
+def embedding_parameters(shape: ModelConfig) -> int:
     """Numbers of the embedding, of the head where that is another matrix, and of the layers' own embeddings."""
     num_matrices = 1 if shape.tie_word_embeddings else 2
     of_layers = shape.layer_vocab_size * sum(layer.embedding_size for layer in shape.layers)
     return num_matrices * shape.vocab_size * shape.hidden_size + of_layers
 
 
-def active_matrix_parameters(shape: ModelShape) -> int:
+def active_matrix_parameters(shape: ModelConfig) -> int:
     """Of the `matrix_parameters` those that a token passes: of the experts, the chosen ones."""
     return _active_parameters(shape, shape.layers)
 
 
-def _active_parameters(shape: ModelShape, layers: Sequence[LayerShape]) -> int:
+def _active_parameters(shape: ModelConfig, layers: Sequence[LayerConfig]) -> int:
     return sum(
         each.num_active * each.num_outputs * each.num_inputs
         for layer in layers
@@ -201,7 +109,7 @@ class ForwardFlops:
         shape: the model's.
     """
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelConfig) -> None:
         first = shape.first_without_kv
         self._per_token = 2 * _active_parameters(shape, shape.layers[:first])
         self._per_logits = 2 * shape.hidden_size * shape.vocab_size
@@ -232,27 +140,24 @@ class ForwardFlops:
         return self._per_token * (end - start) + attention + self._per_logits * num_logits
 
 
-def state_flops(state: StateNumbers) -> int:
+def state_flops(state: StateShape) -> int:
     """Of one token: each number of a head's matrix takes part in a product with the key, one with the value
     and one with the query."""
     return 6 * state.num_heads * state.key_dim * state.value_dim
 
 
-def state_bytes(shape: ModelShape) -> int:
+def state_bytes(shape: ModelConfig) -> int:
     """Bytes of the f32 states of one sequence, in all layers that have one."""
-    numbers = (
-        layer.recurrence.state.num_numbers for layer in shape.layers if layer.recurrence is not None
-    )
-    return 4 * sum(numbers)
+    return 4 * sum(state.num_numbers for state in shape.states)
 
 
-def forward_flops(shape: ModelShape, start: int, end: int, num_logits: int) -> int:
+def forward_flops(shape: ModelConfig, start: int, end: int, num_logits: int) -> int:
     """`ForwardFlops` of one request, once."""
     return ForwardFlops(shape)(start, end, num_logits)
 
 
 def weight_bytes(
-    shape: ModelShape, matrix_bytes: Callable[[int, int], int], with_head: bool = True
+    shape: ModelConfig, matrix_bytes: Callable[[int, int], int], with_head: bool = True
 ) -> int:
     """Bytes of weights that a step reads, however many tokens it has: of experts, all of them.
 
@@ -272,7 +177,7 @@ def weight_bytes(
     return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if with_head else 0)
 
 
-def stored_weight_bytes(shape: ModelShape, matrix_bytes: Callable[[int, int], int]) -> int:
+def stored_weight_bytes(shape: ModelConfig, matrix_bytes: Callable[[int, int], int]) -> int:
     """Bytes of all weights in memory: as `weight_bytes`, and the embedding where the head is another matrix. The
     layers' own embeddings stay in their files."""
     embedding = (
@@ -282,7 +187,7 @@ def stored_weight_bytes(shape: ModelShape, matrix_bytes: Callable[[int, int], in
 
 
 def unread_expert_bytes(
-    shape: ModelShape, matrix_bytes: Callable[[int, int], int], num_tokens: int
+    shape: ModelConfig, matrix_bytes: Callable[[int, int], int], num_tokens: int
 ) -> float:
     """Bytes of the experts that no token of a step chooses, on average: n (1 - k/n)^T of n experts, if each of the
     T tokens chooses k and routers choose all experts equally often.
@@ -380,11 +285,11 @@ class KVBytes:
         bytes_per_position: of all layers that have keys and values, scales included.
     """
 
-    def __init__(self, shape: ModelShape, bytes_per_position: float) -> None:
-        attentions = [layer.attention for layer in shape.layers if layer.attention is not None]
-        stored = sum(_kv_numbers(each) for each in attentions if each.shared_kv_layer is None)
+    def __init__(self, shape: ModelConfig, bytes_per_position: float) -> None:
+        own = (each for each in shape.attentions if each.shared_kv_layer is None)
+        stored = sum(map(_kv_numbers, own))
         numbers_read = Counter[int | None]()
-        for attention in attentions:
+        for attention in shape.attentions:
             numbers_read[attention.window] += _kv_numbers(attention)
         self._numbers_by_window = tuple(numbers_read.items())
         self._bytes_per_number = bytes_per_position / stored
@@ -399,7 +304,7 @@ class KVBytes:
         return numbers * self._bytes_per_number + self._state_bytes
 
 
-def _kv_numbers(attention: AttentionShape) -> int:
+def _kv_numbers(attention: AttentionConfig) -> int:
     """Numbers of one position's K, as many as of its V."""
     return attention.num_kv_heads * attention.head_dim
 
