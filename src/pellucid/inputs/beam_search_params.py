@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pellucid.inputs.parameter_checks import Interval, refuse
+from pellucid.inputs.parameter_checks import CheckedFields, Interval, refuse
 from pellucid.inputs.sampling_params import DEFAULT_MAX_TOKENS, MAX_N, SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeamSearchParams:
+class BeamSearchParams(CheckedFields):
     """How wide to search, when to stop, and how to rank finished beams.
 
     Checked when made, and never changed afterwards. Fields with the names of `SamplingParams` mean the
@@ -81,9 +81,6 @@ class BeamSearchParams:
         """Number of continuations to consider in each step: so many that beam_width of them go on even if
         the best ones of each beam are all the tokens that end it."""
         return max(2, 1 + num_stop_tokens) * self.beam_width
-
-    def _normalise(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # only while this object is being made
 
 
 RequestParams: TypeAlias = SamplingParams | BeamSearchParams

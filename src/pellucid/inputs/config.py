@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from numbers import Integral
 
-from pellucid.inputs.parameter_checks import Interval, refuse, shown
+from pellucid.inputs.parameter_checks import CheckedFields, Interval, refuse, shown
 
 # Each level of priority counts as so many seconds of earlier arrival.
 PRIORITY_SECONDS = 10.0
@@ -13,7 +13,7 @@ QUANTIZATIONS = ("none", "int8", "int8-channel", "int4", "int4-g128", "int4-zp",
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(CheckedFields):
     """The settings of an engine. `LLM(...)` takes the same names.
 
     Args:
@@ -96,18 +96,15 @@ class EngineConfig:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices or not isinstance(value, str):
                 refuse(name, value, f"one of {', '.join(map(repr, choices))}")
-        for name in _SWITCHES:
-            if not isinstance(value := getattr(self, name), bool):
-                refuse(name, value, "True or False")
+        self._check_switches(
+            "quantize_activations", "enable_prefix_caching", "use_kv_cache", "skip_tokenizer_init"
+        )
         size = self.block_size
         if type(size) is bool or not isinstance(size, Integral) or size not in BLOCK_SIZES:
             refuse("block_size", size, f"one of {', '.join(map(str, BLOCK_SIZES))}")
         self._normalise("block_size", int(size))
-        for name, interval in _SIZES.items():
-            self._normalise(name, interval.integer(name, getattr(self, name)))
-        for name, interval in _OPTIONAL_SIZES.items():
-            if (value := getattr(self, name)) is not None:
-                self._normalise(name, interval.integer(name, value))
+        self._check_integers(_SIZES)
+        self._check_integers(_OPTIONAL_SIZES, optional=True)
         share = _SHARE.real("memory_utilization", self.memory_utilization)
         self._normalise("memory_utilization", share)
         for name in ("tokenizer", "chat_template"):
@@ -125,9 +122,6 @@ class EngineConfig:
                 f"prefix_cache_dir={self.prefix_cache_dir!r}: needs enable_prefix_caching and use_kv_cache"
             )
 
-    def _normalise(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # only while this object is being made
-
 
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
@@ -139,12 +133,6 @@ _CHOICES = {
     "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
     "speculation": ("off", "auto", "ngram", "draft"),
 }
-_SWITCHES = (
-    "quantize_activations",
-    "enable_prefix_caching",
-    "use_kv_cache",
-    "skip_tokenizer_init",
-)
 # The upper ends only keep sizes computed from these fields within 64 bits; memory is checked by the plan.
 _SIZES = {
     "num_draft_tokens": Interval(1, MAX_DRAFT_TOKENS),

@@ -60,6 +60,24 @@ class Interval:
 TOKEN_ID = Interval(0)
 
 
+class CheckedFields:
+    """A frozen dataclass that checks its fields, and brings them into one form, while it is being made."""
+
+    def _normalise(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_integers(self, intervals: Mapping[str, Interval], optional: bool = False) -> None:
+        for name, interval in intervals.items():
+            value = getattr(self, name)
+            if value is not None or not optional:
+                self._normalise(name, interval.integer(name, value))
+
+    def _check_switches(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(value := getattr(self, name), bool):
+                refuse(name, value, "True or False")
+
+
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
     raise ValueError(f"{name}={shown(value)}: must be {allowed}")
 

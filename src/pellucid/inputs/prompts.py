@@ -12,6 +12,7 @@ from pellucid.inputs.conversation import (
     checked_messages,
     checked_tools,
 )
+from pellucid.inputs.parameter_checks import CheckedFields
 
 __all__ = ["ChatPrompt", "EncodedPrompt", "Message", "Prompt", "PromptTooLongError", "Tool"]
 
@@ -22,7 +23,7 @@ _BOOLEAN_VARIABLES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True)
-class ChatPrompt:
+class ChatPrompt(CheckedFields):
     """A conversation that the assistant continues.
 
     Checked when made, and copied: later changes of the caller's lists change nothing here. The model's chat template
@@ -52,9 +53,9 @@ class ChatPrompt:
     continue_final_message: bool = False
 
     def __post_init__(self) -> None:
-        self._set("messages", checked_messages(self.messages))
-        self._set("tools", checked_tools(self.tools))
-        self._set("chat_template_kwargs", _checked_variables(self.chat_template_kwargs))
+        self._normalise("messages", checked_messages(self.messages))
+        self._normalise("tools", checked_tools(self.tools))
+        self._normalise("chat_template_kwargs", _checked_variables(self.chat_template_kwargs))
         if self.chat_template is not None:
             if not isinstance(self.chat_template, str):
                 raise ValueError(f"chat_template={self.chat_template!r}: must be text")
@@ -64,7 +65,7 @@ class ChatPrompt:
                 f"continue_final_message={self.continue_final_message!r}: must be True or False"
             )
         if self.add_generation_prompt is None:
-            self._set("add_generation_prompt", not self.continue_final_message)
+            self._normalise("add_generation_prompt", not self.continue_final_message)
         if not isinstance(self.add_generation_prompt, bool):
             raise ValueError(
                 f"add_generation_prompt={self.add_generation_prompt!r}: must be True or False"
@@ -76,9 +77,6 @@ class ChatPrompt:
                 )
             if not self.messages[-1]["content"]:
                 raise ValueError("continue_final_message=True: the final message has no content")
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # only while this object is being made
 
 
 # Token ids are taken as they are: no BOS is added.

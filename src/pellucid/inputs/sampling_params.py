@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pellucid.inputs.parameter_checks import (
     TOKEN_ID,
+    CheckedFields,
     Interval,
     check_num_token_ids,
     checked_strings,
@@ -37,7 +38,7 @@ DEFAULT_MAX_TOKENS = 16  # vLLM's and OpenAI's, for prompts that are not convers
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(CheckedFields):
     """How the tokens of one request are chosen, and when the request ends.
 
     Checked when made, and never changed afterwards: sequences become tuples, and None means the default
@@ -124,26 +125,17 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, interval in _REALS.items():
             self._normalise(name, interval.real(name, getattr(self, name)))
-        for name, interval in _INTEGERS.items():
-            self._normalise(name, interval.integer(name, getattr(self, name)))
-        for name, interval in _OPTIONAL_INTEGERS.items():
-            if (value := getattr(self, name)) is not None:
-                self._normalise(name, interval.integer(name, value))
+        self._check_integers(_INTEGERS)
+        self._check_integers(_OPTIONAL_INTEGERS, optional=True)
         if self.max_tokens is not None and self.max_tokens != "auto":
             self._normalise("max_tokens", _MAX_TOKENS.integer("max_tokens", self.max_tokens))
             if self.min_tokens > self.max_tokens:
                 refuse("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
         if self.max_time is not None:
             self._normalise("max_time", _MAX_TIME.real("max_time", self.max_time))
-        for name in (
-            "include_stop_str_in_output",
-            "stop_in_reasoning",
-            "ignore_eos",
-            "skip_special_tokens",
-        ):
-            if not isinstance(value := getattr(self, name), bool):
-                refuse(name, value, "True or False")
-
+        self._check_switches(
+            "include_stop_str_in_output", "stop_in_reasoning", "ignore_eos", "skip_special_tokens"
+        )
         self._normalise("stop", checked_strings("stop", self.stop))
         self._normalise("bad_words", checked_strings("bad_words", self.bad_words))
         self._normalise("stop_token_ids", checked_token_ids("stop_token_ids", self.stop_token_ids))
@@ -158,9 +150,6 @@ class SamplingParams:
             refuse("structured_outputs", self.structured_outputs, "StructuredOutputsParams or None")
         if self.best_of is not None and self.best_of < self.n:
             refuse("best_of", self.best_of, f"at least n={self.n}")
-
-    def _normalise(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # only while this object is being made
 
     @property
     def num_results(self) -> int:

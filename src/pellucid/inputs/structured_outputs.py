@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.inputs.parameter_checks import checked_strings, refuse
+from pellucid.inputs.parameter_checks import CheckedFields, checked_strings, refuse
 
 MAX_GRAMMAR_CHARS = 200_000
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructuredOutputsParams:
+class StructuredOutputsParams(CheckedFields):
     """One rule for the whole text of an answer. Names are vLLM's.
 
     The answer ends as soon as nothing can follow, or where the rule allows an end and the model ends it.
@@ -67,9 +67,6 @@ class StructuredOutputsParams:
     def kind(self) -> str:
         """Which of them is given."""
         return next(name for name in _KINDS if getattr(self, name) not in (None, False))
-
-    def _normalise(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # only while this object is being made
 
 
 def _schema_text(schema: Any) -> str:

@@ -36,7 +36,11 @@ class Event:
     """
 
     ev: ClassVar[str]
-    level: ClassVar[Level] = Level.STAT
+    level: ClassVar[Level]
+
+    def __init_subclass__(cls, ev: str = "", level: Level = Level.STAT) -> None:
+        if ev:  # `slots` makes each class a second time, without these arguments
+            cls.ev, cls.level = ev, level
 
     def fields_as_dict(self) -> dict[str, Any]:
         """The event's fields as in JSON, without the envelope."""
@@ -118,11 +122,9 @@ class HelloLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello(Event):
+class Hello(Event, ev="hello"):
     """Describes the engine. It is the first event that a subscriber gets, and is sent to all again whenever another
     subscriber joins: events with the same `boot_id` are identical."""
-
-    ev: ClassVar[str] = "hello"
 
     boot_id: str
     t0_unix_us: int  # wall-clock time of t_us = 0
@@ -137,10 +139,8 @@ class Hello(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Event):
+class Load(Event, ev="load"):
     """The progress of loading."""
-
-    ev: ClassVar[str] = "load"
 
     stage: Literal["read"]
     item: str
@@ -150,15 +150,13 @@ class Load(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Warn(Event):
+class Warn(Event, ev="warn"):
     """A warning for people; the engine continues.
 
     Attributes:
         code: one word for machines.
         hint: what to do about it.
     """
-
-    ev: ClassVar[str] = "warn"
 
     code: str
     msg: str
@@ -176,7 +174,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Stat(Event):
+class Stat(Event, ev="stat"):
     """Speeds and counts of the engine, twice a second while it steps and has subscribers.
 
     Attributes:
@@ -190,8 +188,6 @@ class Stat(Event):
         ttft_us: from arrivals to first tokens, since the last one; None: there was none.
         itl_us: between tokens of a completion, since the last one; None: there was none.
     """
-
-    ev: ClassVar[str] = "stat"
 
     running: int
     waiting: int
@@ -208,15 +204,13 @@ class Stat(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap(Event):
+class Gap(Event, ev="gap"):
     """Events that a reader has missed because it was too slow. Only an `EventFeed` makes it.
 
     Attributes:
         from_seq, to_seq: the first and the last of them.
         resync: whether the reader should take a snapshot.
     """
-
-    ev: ClassVar[str] = "gap"
 
     from_seq: int
     to_seq: int
@@ -243,7 +237,7 @@ class SamplingSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAdded(Event):
+class RequestAdded(Event, ev="req.add"):
     """A generation has been accepted and waits.
 
     Attributes:
@@ -253,8 +247,6 @@ class RequestAdded(Event):
         prio: lower is sooner.
         arrive_us: since the engine's start: when the caller asked, before its text was tokenized.
     """
-
-    ev: ClassVar[str] = "req.add"
 
     req: str
     prompt_tok: int
@@ -267,7 +259,7 @@ class RequestAdded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStateChanged(Event):
+class RequestStateChanged(Event, ev="req.state"):
     """A generation has changed its state, or stays in its state for another reason.
 
     Attributes:
@@ -278,8 +270,6 @@ class RequestStateChanged(Event):
         blocked_by: who holds what it needs; after a preemption, for whom.
         finish: at the end, why it ended.
     """
-
-    ev: ClassVar[str] = "req.state"
 
     req: str
     from_: RequestState
@@ -297,7 +287,7 @@ MissWhy = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixMatched(Event):
+class PrefixMatched(Event, ev="req.prefix"):
     """The part of its text that a generation found in the prefix cache on admission, and why not more.
 
     Attributes:
@@ -310,8 +300,6 @@ class PrefixMatched(Event):
         snapshot_at_tok: if a snapshot of recurrent states is missing, the end of the cached blocks: a snapshot is
             taken there.
     """
-
-    ev: ClassVar[str] = "req.prefix"
 
     req: str
     hit_tok: int
@@ -327,7 +315,7 @@ class PrefixMatched(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted(Event):
+class Preempted(Event, ev="preempt"):
     """A generation has given blocks back to another one.
 
     Attributes:
@@ -336,8 +324,6 @@ class Preempted(Event):
         cause_req: who needed the blocks.
         n_preempt: how often this has happened to it now.
     """
-
-    ev: ClassVar[str] = "preempt"
 
     req: str
     mode: Literal["recompute", "swap"]
@@ -348,7 +334,7 @@ class Preempted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLedger(Event):
+class RequestLedger(Event, ev="req.ledger"):
     """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.observing.ledger` defines
     them.
 
@@ -357,8 +343,6 @@ class RequestLedger(Event):
         blocked_by: who was running while it waited in the queue: (request, us).
         lost_tok: positions computed again after preemptions.
     """
-
-    ev: ClassVar[str] = "req.ledger"
 
     req: str
     queue_us: int
@@ -378,15 +362,13 @@ class RequestLedger(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Speculating(Event):
+class Speculating(Event, ev="spec"):
     """Steps have drafts from now on, or none.
 
     Attributes:
         reason: why, with what was measured.
         accept_frac: share of the drafts that were right lately, of all requests.
     """
-
-    ev: ClassVar[str] = "spec"
 
     reason: str
     accept_frac: float | None = None
@@ -396,7 +378,7 @@ class Speculating(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Event):
+class Step(Event, ev="step", level=Level.STEP):
     """A step that has ended.
 
     Attributes:
@@ -412,9 +394,6 @@ class Step(Event):
         bound: what limits the forward at the measured ceilings; None where they were not measured.
         pred_us: forward at the ceilings.
     """
-
-    ev: ClassVar[str] = "step"
-    level: ClassVar[Level] = Level.STEP
 
     kind: Literal["prefill", "decode", "mixed"]
     batch: tuple[tuple[str, int, int], ...]
@@ -440,7 +419,7 @@ BlockOpRow = tuple[str, int, int | str | None, int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockOps(Event):
+class BlockOps(Event, ev="kv", level=Level.STEP):
     """The changes of blocks since the last event of this kind, in order, and the counts after them.
 
     Attributes:
@@ -451,9 +430,6 @@ class BlockOps(Event):
         groups: for each op, the group of layers whose block table changes; left out: group 0. Blocks that leave
             the window of a group are released (R), and their entries of the table are empty.
     """
-
-    ev: ClassVar[str] = "kv"
-    level: ClassVar[Level] = Level.STEP
 
     ops: tuple[BlockOpRow, ...]
     used: int
@@ -469,7 +445,7 @@ StateOpRow = tuple[str, int, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class StateOps(Event):
+class StateOps(Event, ev="states", level=Level.STEP):
     """What happened to snapshots of recurrent states since the last event of this kind, in order.
 
     Attributes:
@@ -477,16 +453,13 @@ class StateOps(Event):
         slots: for snapshots.
     """
 
-    ev: ClassVar[str] = "states"
-    level: ClassVar[Level] = Level.STEP
-
     ops: tuple[StateOpRow, ...]
     used: int
     slots: int
 
 
 @dataclass(frozen=True, slots=True)
-class DraftRound(Event):
+class DraftRound(Event, ev="draft", level=Level.STEP):
     """A step has verified a generation's drafts.
 
     The probabilities are there if a subscriber wants the generation's tokens (level `TOKEN`). They take
@@ -506,9 +479,6 @@ class DraftRound(Event):
         leviathan_tok: how many of the drafts Leviathan's rule would have accepted, in expectation.
     """
 
-    ev: ClassVar[str] = "draft"
-    level: ClassVar[Level] = Level.STEP
-
     req: str
     draft: tuple[int, ...]
     n_right: int
@@ -521,7 +491,7 @@ class DraftRound(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DraftStep(Event):
+class DraftStep(Event, ev="draft.step", level=Level.STEP):
     """A step with drafts has ended: what drafts cost and brought.
 
     Attributes:
@@ -535,9 +505,6 @@ class DraftStep(Event):
         won_us: time that the right drafts saved, less what all drafts cost, by recent steps; negative if
             they lost; None where `plain_us` is.
     """
-
-    ev: ClassVar[str] = "draft.step"
-    level: ClassVar[Level] = Level.STEP
 
     n_req: int
     n_draft: int
@@ -578,7 +545,7 @@ class SnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Event):
+class Snapshot(Event, ev="snapshot"):
     """All requests and blocks at one moment, for readers without the earlier events. It is not emitted:
     `LLMEngine.snapshot` returns it.
 
@@ -589,8 +556,6 @@ class Snapshot(Event):
             can be found; no hash: it is not sealed.
         used, cached, free: blocks, as in `kv`.
     """
-
-    ev: ClassVar[str] = "snapshot"
 
     as_of_seq: int
     requests: tuple[SnapshotRequest, ...]
@@ -606,7 +571,7 @@ TokenSource = Literal["target", "draft", "bonus"]
 
 
 @dataclass(frozen=True, slots=True)
-class Token(Event):
+class Token(Event, ev="tok", level=Level.TOKEN):
     """A token has been chosen.
 
     Attributes:
@@ -621,9 +586,6 @@ class Token(Event):
         funnel: (stage, tokens kept, probability kept) of each sampling stage in order.
         itl_us: since this completion's token before; None for the first.
     """
-
-    ev: ClassVar[str] = "tok"
-    level: ClassVar[Level] = Level.TOKEN
 
     req: str
     pos: int

@@ -37,25 +37,16 @@ class CallSyntax:
     argument: ArgumentSyntax | None = None
 
 
-@dataclass(frozen=True)
-class CallGrammar:
-    """The form of a valid call of one tool.
+@dataclass(frozen=True, kw_only=True)
+class CallGrammar(CallSyntax):
+    """The form of a valid call of one tool, whose name stands in `begin`.
 
     Attributes:
-        name: the function's.
-        trigger: as in `CallSyntax`; `begin` begins with it.
-        begin: text before the arguments.
         parameters: the JSON schema of the arguments.
-        end: the text after the arguments.
-        argument: for arguments that are not a JSON object.
     """
 
     name: str
-    trigger: str
-    begin: str
     parameters: Mapping[str, Any]
-    end: str
-    argument: ArgumentSyntax | None
 
 
 def call_grammar(
@@ -63,18 +54,15 @@ def call_grammar(
     special_token_ids: Mapping[str, int],
     *,
     must_call: bool,
-    several: bool = True,
-    or_json: Mapping[str, Any] | None = None,
+    several: bool,
+    or_json: Mapping[str, Any] | None,
 ) -> str | None:
     """The grammar for `StructuredOutputsParams(grammar=...)`.
 
     Args:
         calls: what a valid call of each tool looks like, at least one.
         special_token_ids: of the tokenizer's special tokens, by their text.
-        must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from its trigger
-            on.
-        several: more than one call is allowed.
-        or_json: with `must_call`, the answer may instead be JSON by this schema.
+        must_call, several, or_json: as in `ResponseFormat.call_rule`.
 
     Returns:
         None if only `must_call` can be enforced: the trigger is text after a special token that other text may follow
@@ -185,13 +173,12 @@ def _any_argument(number: int, syntax: ArgumentSyntax, specials: _Specials) -> s
 def _json_rule(schema: Mapping[str, Any], rules: list[str]) -> str:
     """The name of the rule for a schema. Equal ones share it: a hundred tools would be too large a grammar."""
     written = f": %json {json.dumps(_compact(schema))}"
-    known = next(
-        (rule for rule in rules if rule.startswith("json_") and rule.endswith(written)), None
-    )
-    if known is None:
-        known = f"json_{len(rules)}{written}"
-        rules.append(known)
-    return known.partition(":")[0]
+    for rule in rules:
+        if rule.startswith("json_") and rule.endswith(written):
+            return rule.removesuffix(written)
+    name = f"json_{len(rules)}"
+    rules.append(name + written)
+    return name
 
 
 def _compact(schema: Mapping[str, object]) -> dict[str, object]:

@@ -50,16 +50,13 @@ def merged(deltas: list[ResponseDelta]) -> list[ResponseDelta]:
     joined: list[ResponseDelta] = []
     for delta in deltas:
         last = joined[-1] if joined else None
-        if isinstance(delta, ReasoningText) and isinstance(last, ReasoningText):
-            joined[-1] = ReasoningText(last.text + delta.text)
-        elif isinstance(delta, ContentText) and isinstance(last, ContentText):
-            joined[-1] = ContentText(last.text + delta.text)
-        elif (
-            isinstance(delta, ToolCallArguments)
-            and isinstance(last, ToolCallArguments)
-            and delta.index == last.index
-        ):
-            joined[-1] = ToolCallArguments(delta.index, last.text + delta.text)
-        else:
-            joined.append(delta)
+        match last, delta:
+            case ReasoningText(before), ReasoningText(text):
+                joined[-1] = ReasoningText(before + text)
+            case ContentText(before), ContentText(text):
+                joined[-1] = ContentText(before + text)
+            case ToolCallArguments(index, before), ToolCallArguments(same, text) if index == same:
+                joined[-1] = ToolCallArguments(index, before + text)
+            case _:
+                joined.append(delta)
     return joined

@@ -118,12 +118,12 @@ class ResponseFormat:
             return None
         return [
             CallGrammar(
+                call.trigger,
+                call.begin.replace("{name}", tool["function"]["name"]),
+                call.end,
+                call.argument,
                 name=tool["function"]["name"],
-                trigger=call.trigger,
-                begin=call.begin.replace("{name}", tool["function"]["name"]),
                 parameters=tool["function"].get("parameters") or {"type": "object"},
-                end=call.end,
-                argument=call.argument,
             )
             for tool in tools
         ]

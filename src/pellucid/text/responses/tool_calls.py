@@ -234,16 +234,30 @@ class _JsonReader:
         return [*rest, ToolCallEnd(index, complete)]
 
 
-class _ArgumentsReader:
-    """Reads an object that is the arguments; the name stood in the opening delimiter."""
+class _NamedReader:
+    """Reads the arguments of one call; the name stood in the opening delimiter."""
 
     def __init__(self, start: _Start, name: str) -> None:
         self._start = start
         self._name = name
-        self._scanner = JsonScanner()
         self._call: ToolCallStart | None = None
         self._has_begun = False
         self._has_arguments = False
+
+    def _begin(self) -> list[ResponseDelta]:
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        self._call = self._start.call(self._name)
+        return [] if self._call is None else [self._call]
+
+
+class _ArgumentsReader(_NamedReader):
+    """Reads an object that is the arguments."""
+
+    def __init__(self, start: _Start, name: str) -> None:
+        super().__init__(start, name)
+        self._scanner = JsonScanner()
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
         _, end = self._scanner.push(text)
@@ -270,32 +284,21 @@ class _ArgumentsReader:
         complete = self._scanner.done or (closed and not self._has_arguments)
         return [*deltas, ToolCallEnd(self._call.index, complete), *self._start.content()]
 
-    def _begin(self) -> list[ResponseDelta]:
-        if self._has_begun:
-            return []
-        self._has_begun = True
-        self._call = self._start.call(self._name)
-        return [] if self._call is None else [self._call]
 
-
-class _TagReader:
-    """Reads tags, one for each argument; the name stood in the opening delimiter.
+class _TagReader(_NamedReader):
+    """Reads tags, one for each argument.
 
     Searches the text only when it has another end of a tag: a value may have tens of thousands of tokens.
     """
 
     def __init__(self, start: _Start, name: str, args: Mapping[str, Any]) -> None:
-        self._start = start
-        self._name = name
+        super().__init__(start, name)
         self._args = args
         self._pattern = regex.compile(args["tag_pattern"], regex.DOTALL)
         self._ending = literal_ending(args["tag_pattern"])
         self._pieces: list[str] = []  # of the text that no argument has yet
         self._seen = ""  # the end of that text: an ending may have begun in it
         self._can_grow = False  # a tag ends where the text ended
-        self._call: ToolCallStart | None = None
-        self._has_begun = False
-        self._has_arguments = False
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
         deltas = self._begin()
@@ -318,13 +321,6 @@ class _TagReader:
             ToolCallArguments(self._call.index, last),
             ToolCallEnd(self._call.index, closed),
         ]
-
-    def _begin(self) -> list[ResponseDelta]:
-        if self._has_begun:
-            return []
-        self._has_begun = True
-        self._call = self._start.call(self._name)
-        return [] if self._call is None else [self._call]
 
     def _read(self, at_end: bool) -> list[ResponseDelta]:
         assert self._call is not None
