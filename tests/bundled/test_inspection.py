@@ -177,11 +177,11 @@ def test_a_look_that_needs_too_much_says_so_and_harms_nobody() -> None:
         engine.step()
     with pytest.raises(NoBlocksError, match="needs more free blocks"):
         engine.inspector.logits(
-            AnswerSoFar(engine.prepare(list(range(60)), PARAMS), 0, 0, (), None)
+            AnswerSoFar(engine.prepare(list(range(64)), PARAMS), 0, 0, (), None)
         )
     with pytest.raises(ValueError, match="at most 64 are"):
         engine.inspector.logits(
-            AnswerSoFar(engine.prepare(list(range(70)), PARAMS), 0, 0, (), None)
+            AnswerSoFar(engine.prepare(list(range(65)), PARAMS), 0, 0, (), None)
         )
     run(engine)
     alone = bundled_engine()
