@@ -254,8 +254,8 @@ class RecurrentStates:
             return
         self._block_ops.add(self._offload.reads.load(request_id, Slot.states(slot), block_hash))
         snapshot_slot = self.pool.add_snapshot(block_hash, request_id, num_tokens)
-        assert snapshot_slot is not None
-        self._block_ops.add(_copy(slot, snapshot_slot))
+        if snapshot_slot is not None:
+            self._block_ops.add(_copy(slot, snapshot_slot))
 
     def copy_snapshot(self, request: Request) -> None:
         """Copies the snapshot that was chosen for a request, if any, into its slot."""
