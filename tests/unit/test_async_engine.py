@@ -18,6 +18,7 @@ import pytest
 from pellucid.async_engine import (
     AsyncLLMEngine,
     EngineStoppedError,
+    Signal,
     TooManyRequestsError,
 )
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
@@ -268,6 +269,27 @@ def test_a_loop_that_was_closed_takes_its_requests_along() -> None:
     asyncio.run(go_on())
     assert not engine.unfinished_request_ids
     assert async_engine.num_unfinished_requests == 0
+
+
+def test_a_reader_of_the_whole_wakes_at_the_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        gate = StepGate(engine._thread.engine, num_steps=1)
+        stream = await engine.add_request(PROMPT, LONG)
+        await anext(stream)
+        num_wakes = 0
+        wait = Signal.wait
+
+        async def counted(self: Signal) -> None:
+            nonlocal num_wakes
+            await wait(self)
+            num_wakes += 1
+
+        monkeypatch.setattr(Signal, "wait", counted)
+        gate.open()
+        assert (await stream.complete()).outputs == alone(PROMPT, LONG).outputs
+        assert num_wakes <= 2  # one of them for the first delta, which was read before
+
+    run(serve)
 
 
 def test_closing_the_iterator_aborts() -> None:

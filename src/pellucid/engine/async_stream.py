@@ -166,13 +166,17 @@ class AsyncTokenStream:
         return [_whole(each) for each in unread.values()]
 
     async def complete(self) -> RequestOutput:
-        """Reads to the end; the whole output.
+        """Reads to the end; the whole output. Its task wakes once, not for every delta.
 
         Raises:
             EngineStoppedError: the engine failed before the request ended.
         """
-        async for _ in self:
-            pass
+        self._on_delta = lambda delta: True
+        self._unread.clear()
+        while not self._ended:
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
         return self.output
 
     async def aclose(self) -> None:

@@ -219,11 +219,12 @@ class EngineThread:
 
     def _deliver(self, deltas: Sequence[CompletionDelta]) -> None:
         """Hands deltas to the event loops of their streams, in one call for each loop."""
-        last = {delta.request_id: delta for delta in deltas}
+        # By request: only a request all of whose deltas have an end can have ended
+        last = {delta.request_id: delta for delta in deltas if delta.finish_reason is not None}
         by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = defaultdict(list)
         for delta in deltas:
             stream = self._streams[delta.request_id]
-            ends = stream.output.finished and delta is last[delta.request_id]
+            ends = last.get(delta.request_id) is delta and stream.output.finished
             if ends:
                 self._forget(delta.request_id)
             by_loop[stream.loop].append((stream, delta, ends))

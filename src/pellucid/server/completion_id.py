@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 # By the engine's name, "CALL/0" or "CALL-PROMPT/0", or by what its protocol calls the reply
 _NAME = re.compile(r"(?:[\w-]*[_-])?([0-9a-f]{24})(?:-(\d{1,6}))?(?:/(\d{1,6}))?")
+_CALL_ID_CHARS = 24
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class CompletionId:
 
     def __str__(self) -> str:
         return self.request_id if self.index is None else f"{self.request_id}/{self.index}"
+
+
+def call_id_in(name: str) -> str:
+    """The id of a call, from the engine's name of one of its completions."""
+    return name[:_CALL_ID_CHARS]
 
 
 def call_id_of(reply_id: str) -> str:

@@ -23,7 +23,7 @@ from pellucid.observing.events import (
 )
 from pellucid.outputs import RequestOutput
 from pellucid.server.api_keys import Caller
-from pellucid.server.completion_id import CompletionId, call_id_of
+from pellucid.server.completion_id import call_id_in, call_id_of
 from pellucid.server.errors import ApiError
 
 MAX_RECORDS = 1024  # calls of each caller that are remembered
@@ -183,8 +183,7 @@ class RequestRecords:
                 RequestAdded | RequestStateChanged | PrefixMatched | Preempted | RequestLedger,
             ):
                 continue
-            named = CompletionId.parse(event.req)
-            if named is None or (record := self._records.get(named.call_id)) is None:
+            if (record := self._records.get(call_id_in(event.req))) is None:
                 continue
             completion = record.completions.setdefault(event.req, CompletionRecord())
             if isinstance(event, RequestStateChanged):

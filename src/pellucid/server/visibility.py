@@ -12,7 +12,7 @@ from pellucid.observing.events import (
     RequestStateChanged,
 )
 from pellucid.server.api_keys import Caller, Role
-from pellucid.server.completion_id import CompletionId
+from pellucid.server.completion_id import call_id_in
 from pellucid.server.request_records import CompletionRecord, RequestRecords
 from pellucid.server.waiting_line import RequestsAhead
 
@@ -38,8 +38,7 @@ class Visibility:
 
     def is_own(self, request_id: str, viewer: Caller) -> bool:
         """Whether a request or completion, by the engine's name, is the caller's."""
-        named = CompletionId.parse(request_id)
-        return named is not None and self.records.find(named.call_id, viewer) is not None
+        return self.records.find(call_id_in(request_id), viewer) is not None
 
     def ahead(self, ahead: RequestsAhead, viewer: Caller) -> RequestsAhead:
         """What a caller sees of the line before a request."""

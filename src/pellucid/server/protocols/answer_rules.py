@@ -1,7 +1,8 @@
 """Turns required formats and tool choices of all protocols into rules for the engine."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,10 +219,8 @@ def answer_rule(
     is_strict = any(map(_is_strict, tools or ()))
     if not tools or not choice.may_call or (choice.several and not is_strict):
         return None
-    try:
+    with _refusing("tools"):
         rule = response_format.call_rule(_loosened(tools), must_call=False, several=choice.several)
-    except ValueError as error:
-        raise rule_refused(error, "tools") from None
     if rule is None:
         unknown = "has no effect: a grammar of this model's calls beside text is not known"
         warnings += [f"tools: strict {unknown}"] if is_strict else []
@@ -241,12 +240,10 @@ def _calls_or(
     rule = None
     if params.json is not None or params.json_object:
         schema = {"type": "object"} if params.json is None else json.loads(str(params.json))
-        try:
+        with _refusing(field):
             rule = response_format.call_rule(
                 _loosened(tools), must_call=True, several=choice.several, or_json=schema
             )
-        except ValueError as error:
-            raise rule_refused(error, field) from None
     if rule is None:
         raise refused(
             f"{field}: beside tools only JSON formats are served, and only if a grammar of the model's"
@@ -267,10 +264,8 @@ def _forced_calls(
     if choice.name is not None and choice.name not in names:
         raise refused(f"tool_choice: {choice.name[:64]!r} is none of the tools", "tool_choice")
     callable_tools = [tool for tool in tools if choice.name in (None, tool["function"]["name"])]
-    try:
+    with _refusing("tools"):
         rule = response_format.call_rule(callable_tools, must_call=True, several=choice.several)
-    except ValueError as error:
-        raise rule_refused(error, "tools") from None
     if rule is None:
         raise refused(
             f"tool_choice: no grammar is known of calls in the format {response_format.name!r} of this"
@@ -294,7 +289,14 @@ def _loosened(tools: Sequence[Tool]) -> list[Tool]:
 
 
 def _rule(field: str, **wanted: Any) -> AnswerRule:
-    try:
+    with _refusing(field):
         return AnswerRule(field, StructuredOutputsParams(**wanted))
+
+
+@contextmanager
+def _refusing(field: str) -> Iterator[None]:
+    """Turns the error of a rule that cannot be compiled into an ApiError about the field that gave it."""
+    try:
+        yield
     except ValueError as error:
         raise rule_refused(error, field) from None

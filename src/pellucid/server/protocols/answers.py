@@ -54,6 +54,11 @@ class Block:
         """Of a call, its arguments in JSON."""
         return "".join(self.parts)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of a call, as an object. One that a limit cut off may be no JSON: nothing of it is lost."""
+        return argument_object(self.text)
+
 
 class Change(Enum):
     """How a block changes."""
@@ -202,9 +207,3 @@ class AnswerBlocks:
 def new_call_id() -> str:
     """Nine letters and digits: the form that the strictest templates (Mistral's) ask for."""
     return f"c{secrets.token_hex(4)}"
-
-
-def arguments_of(call: Block) -> dict[str, Any]:
-    """The arguments of a call as an object. A call that a limit cut off may be no JSON: nothing of it is
-    lost."""
-    return argument_object(call.text)

@@ -8,7 +8,7 @@ import msgspec
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
-from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change, arguments_of
+from pellucid.server.protocols.answers import Block, BlockEvent, BlockKind, Change
 from pellucid.server.protocols.anthropic_api.fields import MessagesBody
 from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.cache_comparison import CacheOutcome, compare_with
@@ -164,7 +164,7 @@ def _content_block(block: Block) -> dict[str, Any]:
         "type": "tool_use",
         "id": block.call_id,
         "name": block.name,
-        "input": arguments_of(block),
+        "input": block.arguments,
     }
 
 

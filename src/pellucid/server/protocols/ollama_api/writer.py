@@ -12,7 +12,7 @@ import msgspec
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.server.errors import ApiError, ErrorShape
 from pellucid.server.generation import Generation, whole_delta
-from pellucid.server.protocols.answers import Block, BlockKind, Change, arguments_of
+from pellucid.server.protocols.answers import Block, BlockKind, Change
 from pellucid.server.protocols.ask import Ask
 from pellucid.server.protocols.logprobs import TokenLogprob, token_logprobs
 from pellucid.server.protocols.ollama_api.fields import CommonFields
@@ -63,7 +63,7 @@ def chat_form(added: Added) -> dict[str, Any]:
         message["tool_calls"] = [
             {
                 "id": call.call_id,
-                "function": {"index": index, "name": call.name, "arguments": arguments_of(call)},
+                "function": {"index": index, "name": call.name, "arguments": call.arguments},
             }
             for index, call in added.calls.items()
         ]

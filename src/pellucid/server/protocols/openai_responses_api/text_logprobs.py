@@ -28,7 +28,9 @@ class TextLogprobs:
         self.of_block: dict[int, list[TokenLogprob]] = defaultdict(list)
         self._tokenizer = tokenizer
         self._num_top = params.logprobs or 0
-        self._splitter = _TokenSplitter(tokenizer, prompt_token_ids, params.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, prompt_token_ids, params.skip_special_tokens
+        )
         self._held: list[tuple[str, TokenLogprob]] = []  # of tokens whose text is held back
 
     def read(
@@ -40,7 +42,7 @@ class TextLogprobs:
             What it changes; with added text, the log-probabilities of the tokens that brought it.
         """
         found: list[tuple[BlockEvent, Sequence[TokenLogprob]]] = []
-        for token in self._splitter.split(delta):
+        for token in self._tokens(delta):
             self._held += (
                 (token.text, written)
                 for written in token_logprobs(
@@ -67,23 +69,9 @@ class TextLogprobs:
             taken.append(logprob)
         return taken[::-1]
 
-
-class _TokenSplitter:
-    """Splits the deltas of one answer without stop strings into tokens, each with the text that it adds.
-
-    Args:
-        tokenizer: the model's.
-        prompt_token_ids: before the answer.
-        skip_special_tokens: as the engine does.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool
-    ) -> None:
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, skip_special_tokens)
-
-    def split(self, delta: CompletionDelta) -> list[CompletionDelta]:
-        """One delta for each token; the last one has the end of the answer."""
+    def _tokens(self, delta: CompletionDelta) -> list[CompletionDelta]:
+        """One delta for each token, with the text that it adds; the last one has the end of the answer. The answer has
+        no stop strings."""
         if not delta.token_ids:
             return [delta]
         found = []

@@ -132,6 +132,7 @@ class ReplyWriter(StreamWriter, Generic[Body]):
         self._choices: dict[int, ChoiceWriter[Body]] = {}  # by number
         self._stream_options = self._fields.stream_options or StreamOptions()
         self._num_ended = 0
+        self._is_last = False  # the frame that is written is the last one with a choice
 
     async def reply(self) -> Reply | StreamedReply:
         if self._fields.stream:
@@ -160,12 +161,10 @@ class ReplyWriter(StreamWriter, Generic[Body]):
         if choice is None:
             output = self._generation.outputs[prompt_index]
             choice = self._new_choice(prompt_index, delta.index, output)
-        frame = self._part_frame
         if delta.finish_reason is not None:
             self._num_ended += 1
-            if self._num_ended == num_choices(self._generation.outputs):
-                frame = self._last_part_frame
-        return choice.part(delta, frame) or b""
+            self._is_last = self._num_ended == num_choices(self._generation.outputs)
+        return choice.part(delta, self._part_frame) or b""
 
     def text_chunks(self, prompt_index: int, index: int) -> TextChunks | None:
         choice = self._choices.get(prompt_index * self._n + index)
@@ -183,18 +182,13 @@ class ReplyWriter(StreamWriter, Generic[Body]):
         return self._frame([], prompt_progress=prompt_progress(progress))
 
     def _part_frame(self, part: msgspec.Struct) -> bytes:
-        timings: dict[str, float] | UnsetType = UNSET
-        if self._fields.timings_per_token:
-            timings = timings_of(self._generation.outputs)
-        return self._frame([part], usage=self._frame_usage(), timings=timings)
-
-    def _last_part_frame(self, part: msgspec.Struct) -> bytes:
-        """With timings and warnings; they stand beside the last choice, as clients expect one in every frame."""
+        """The last one has timings and warnings; they stand beside a choice, as clients expect one in every frame."""
+        has_timings = self._is_last or self._fields.timings_per_token
         return self._frame(
             [part],
             usage=self._frame_usage(),
-            timings=timings_of(self._generation.outputs),
-            warnings=self._generation.call.warnings or UNSET,
+            timings=timings_of(self._generation.outputs) if has_timings else UNSET,
+            warnings=(self._is_last and self._generation.call.warnings) or UNSET,
         )
 
     def _frame_usage(self) -> dict[str, Any] | UnsetType | None:
