@@ -74,17 +74,16 @@ class ChatChoiceWriter(ChoiceWriter[ChatBody]):
         block = self._blocks.open_block
         if self._has_equal_frames and block is not None and block is not self._template_block:
             if block.kind in self._growing:
-                added = _growth(block.kind, TextTemplate.PLACE)
-                self._template = TextTemplate(frame(ChunkChoice(self._number, added)))
+                self._template = TextTemplate(frame(self._grown(block.kind, TextTemplate.PLACE)))
                 self._template_block = block
         return None if part is None else frame(part)
 
     def text_chunks(self, frame: Callable[[msgspec.Struct], bytes]) -> TextChunks | None:
         if not self._has_equal_frames:
             return None
-        added = _growth(BlockKind.TEXT, TextTemplate.PLACE)
-        choice = ChunkChoice(self._number, added)
-        return self._blocks.text_chunks(lambda block: TextChunks(frame(choice)))
+        return self._blocks.text_chunks(
+            lambda block: TextChunks(frame(self._grown(block.kind, TextTemplate.PLACE)))
+        )
 
     def _full_part(
         self, delta: CompletionDelta, events: Sequence[BlockEvent]
@@ -172,9 +171,8 @@ class ChatChoiceWriter(ChoiceWriter[ChatBody]):
             )
         )
 
-
-def _growth(kind: BlockKind, text: str) -> ChatDelta:
-    """The delta of a message for added text of content or reasoning."""
-    if kind is BlockKind.TEXT:
-        return ChatDelta(content=text)
-    return ChatDelta(reasoning_content=text, reasoning=text)
+    def _grown(self, kind: BlockKind, text: str) -> ChunkChoice:
+        """What added text of content or reasoning adds to the choice."""
+        if kind is BlockKind.TEXT:
+            return ChunkChoice(self._number, ChatDelta(content=text))
+        return ChunkChoice(self._number, ChatDelta(reasoning_content=text, reasoning=text))
