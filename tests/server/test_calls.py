@@ -265,7 +265,7 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     assert f"its last steps are in {path}" in caplog.text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     report = json.loads(path.read_text())
-    assert report["error"] == "TypeError" and "llm_engine.py" in report["raised_at"][-2]
+    assert report["error"] == "TypeError" and "engine_core.py" in report["raised_at"][-2]
     assert report["message"] == "long" * 75
     first, *_, last = report["steps"]
     num_prompt_tokens = engine.tokenizer.encode("secret")
