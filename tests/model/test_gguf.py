@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -625,14 +627,39 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     assert qkv.format == INT8
 
 
-def test_values_that_change_nothing_load(tmp_path: Path) -> None:
+# Of keys that this family does not read: what means nothing, as llama.cpp's converters write it for some models.
+NEUTRAL: dict[str, float] = {
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "embedding_scale": 1.0,
+    "expert_group_count": 1,
+    "expert_group_used_count": 1,
+    "expert_shared_count": 0,
+    "expert_weights_scale": 1.0,
+    "logit_scale": 1.0,
+    "residual_scale": 1.0,
+    "rope.scale_linear": 1.0,
+}
+
+
+def add_number(writer: GGUFWriter, key: str, value: float) -> None:
+    add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+    add(f"llama.{key}", value)
+
+
+def test_values_that_change_nothing_load_and_others_are_refused(tmp_path: Path) -> None:
     def edit(writer: GGUFWriter) -> None:
         writer.add_bool("llama.attention.causal", True)
         writer.add_uint32("llama.nextn_predict_layers", 0)
-        writer.add_float32("llama.rope.scale_linear", 1.0)
+        for key, value in NEUTRAL.items():
+            add_number(writer, key, value)
 
     plain = open_stored_model(write_both(tmp_path)).config
     assert open_stored_model(write_both(tmp_path, edit=edit)).config == plain
+    for key, value in NEUTRAL.items():
+        file = write_both(tmp_path, edit=partial(add_number, key=key, value=value + 2))
+        with pytest.raises(ValueError, match=re.escape(f"llama.{key}={value + 2}: supported is")):
+            open_stored_model(file)
 
 
 @pytest.mark.parametrize("tensor_type", [*FORMATS_OF_TYPES, Type.F16])
