@@ -23,6 +23,7 @@ from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.proposer import Proposer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 from support.scheduling import BLOCK_SIZE, END, make_request, make_scheduler, shares, step, update
+from support.ticking_clock import TICK, TickingClock
 
 
 def decode_with_drafts(
@@ -308,3 +309,14 @@ def test_the_drafts_of_a_loop_are_right() -> None:
     _, num_steps = complete(engine, params)
     assert engine.speculation is not None
     assert num_steps < 0.25 * num_plain and engine.speculation.acceptance > 0.9
+
+
+def test_the_time_of_decode_steps_counts_whether_drafts_were_asked_for_or_not() -> None:
+    """The speedup that the engine tells of is a share of it."""
+    engine = fake_engine(speculation="auto", clock=TickingClock())
+    engine.add_request([3], SamplingParams(max_tokens=200, ignore_eos=True, seed=1))
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert engine.speculation is not None
+    computed = 199 * 2 * TICK  # forward and sampling of each decode step
+    assert 0.9 * computed < engine.speculation.seconds < 1.1 * computed
