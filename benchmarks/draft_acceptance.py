@@ -23,8 +23,7 @@ from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
-from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StartedRequest
 
 BLOCK_SIZE = 32
 HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
@@ -34,17 +33,14 @@ def logits_of(model: LoadedModel, token_ids: list[int]) -> np.ndarray:
     """[T, V] after each token of a text."""
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
     kv_cache = model.backend.make_kv_cache(model.config, num_blocks, BLOCK_SIZE, "bf16")
-    request = Request(
-        request_id="text",
-        prompt_token_ids=tuple(token_ids),
-        params=SamplingParams(prompt_logprobs=0),
-        seed=0,
-        arrival_time=0.0,
-        max_tokens=1,
+    rows = range(len(token_ids))
+    tables = (tuple(range(num_blocks)),)
+    scheduled = ScheduledRequest(
+        "text", 0, rows.stop, token_ids, 0, 0, (), rows.stop, tables, 0, prompt_logprob_rows=rows
     )
-    blocks = tuple(range(num_blocks))
-    scheduled = ScheduledRequest(request, 0, len(token_ids), 0, 0, (request,), blocks)
+    started = StartedRequest("text", tuple(token_ids), SamplingParams(), seed=0)
     runner = ModelRunner(model.decoder, kv_cache, BLOCK_SIZE, Sampler())
+    runner.follow(SchedulerOutput(started=(started,)))
     return np.asarray(runner.execute([scheduled]).rows)
 
 

@@ -125,9 +125,9 @@ def scheduling_seconds(config: EngineConfig, num_tokens: int) -> dict[bool, floa
             while scheduler.has_unfinished_requests:
                 step = scheduler.schedule(now=0.0)
                 sampled = {
-                    each.request_id: each.end_rule.take([0], 0)
+                    request_id: request.end_rule.take([0], 0)
                     for share in step.scheduled
-                    for each in share.samplers
+                    for request_id in share.samplers
                 }
                 scheduler.update(step, sampled, now=0.0)
             taken[enabled].append(time.perf_counter() - start)

@@ -90,12 +90,13 @@ class Script:
         drawn, end = dict(computed.drawn), 0
         for scheduled in scheduled_requests:
             end += scheduled.num_logits
-            request = scheduled.request
-            text = self.texts[request.request_id]
+            text = self.texts[scheduled.request_id]
+            num_known_tokens = scheduled.end - scheduled.num_draft_tokens
+            num_output_tokens = num_known_tokens - scheduled.num_prompt_tokens
             first = end - len(scheduled.sampled_rows)
             for row in range(first, end):
-                index = request.num_output_tokens + row - first
-                drawn[request.request_id, row] = text[min(index, len(text) - 1)]
+                index = num_output_tokens + row - first
+                drawn[scheduled.request_id, row] = text[min(index, len(text) - 1)]
         return ComputedStep(computed.rows, drawn)
 
 
@@ -354,7 +355,7 @@ class ForwardTimes:
     def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
         begin = time.perf_counter()
         computed = self._execute(scheduled_requests)
-        if all(each.request.is_decoding for each in scheduled_requests):
+        if all(each.is_decoding for each in scheduled_requests):
             self.seconds.append(time.perf_counter() - begin)
         return computed
 

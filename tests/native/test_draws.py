@@ -18,11 +18,13 @@ from pellucid.backends.native import (
 )
 from pellucid.backends.program_decoder import native_draws
 from pellucid.execution.request_draws import RequestDraws
+from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.execution.sampling_order import DRAWN_PARAMETERS, OTHER_PARAMETERS
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 from support.bundled import bundled_engine
 
 VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]
@@ -151,7 +153,7 @@ def test_native_draws_are_the_defined_ones(vocab_size: int, isa: str) -> None:
     wanted = [defined(*pair) for pair in zip(logits, requests, strict=True)]
     table = DrawTable()
     for row, request in enumerate(requests):
-        RequestDraws(request, vocab_size).add_to(table, row, 0)
+        RequestDraws(RequestState(request.started()), vocab_size).add_to(table, row, 0)
     draws = native_draws(table)
     for num_threads in (1, 2, 3):
         drawn = draw_natively(logits, draws, isa, num_threads)
@@ -184,7 +186,7 @@ def test_a_large_vocabulary_and_many_seeds(given: dict[str, Any], isa: str) -> N
     requests = [make_request(rng, vocab_size, SamplingParams(**given)) for _ in range(12)]
     table = DrawTable()
     for request in requests:
-        RequestDraws(request, vocab_size).add_to(table, 0, 0)
+        RequestDraws(RequestState(request.started()), vocab_size).add_to(table, 0, 0)
     wanted = [defined(logits[0], request) for request in requests]
     assert draw_natively(logits, native_draws(table), isa, num_threads=2) == wanted
     assert len(set(wanted)) > 3 or "top_p" in given
@@ -203,10 +205,15 @@ def test_drafts_count_as_text() -> None:
     )
     for _ in range(20):
         request = make_request(rng, vocab_size, params)
-        own = RequestDraws(request, vocab_size)
+        state = RequestState(request.started())
+        own = RequestDraws(state, vocab_size)
         for _ in range(3):  # steps, whose tokens overwrite the drafts of those before
             drafts = rng.integers(vocab_size, size=4).tolist()
-            request.draft_token_ids = drafts
+            start, known = len(request.prompt_token_ids), len(request.output_token_ids)
+            token_ids = [*request.output_token_ids, *drafts]
+            end = start + len(token_ids)
+            state.follow(ScheduledRequest("r", start, end, token_ids, 0, 4, ("r",), start, (), 0))
+            assert state.num_output_tokens == known
             logits = rng.normal(0, 2, (5, vocab_size)).astype(np.float32)
             table = DrawTable()
             for i in range(5):
@@ -258,7 +265,7 @@ def test_the_token_that_a_budget_of_reasoning_forces_is_drawn(params: dict[str, 
     request = make_request(rng, 127, SamplingParams(max_tokens=9, **params))
     request.output_token_ids, request.thinking_budget = [7, 7], Budget()
     table = DrawTable()
-    RequestDraws(request, 127).add_to(table, 0, 0)
+    RequestDraws(RequestState(request.started()), 127).add_to(table, 0, 0)
     for _ in range(9):
         assert draw_natively(random_logits(rng, 127)[None], native_draws(table)) in ([7], [-1])
 

@@ -106,8 +106,7 @@ class FakeBlocks:
             assert isinstance(contents, int)
             self.states[slot.id] = contents
 
-    def compute(self, share: ScheduledRequest) -> None:
-        request = share.request
+    def compute(self, request: Request, share: ScheduledRequest) -> None:
         digests = _digests(request, share.end)
         for table, window in zip(share.block_tables, self.windows, strict=True):
             for position in range(first_seen(share.start, window), share.start):

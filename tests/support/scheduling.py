@@ -61,10 +61,9 @@ def update(
     now: float = 0.0,
 ) -> None:
     """Records the sampled tokens of a step, by request id: each request takes those up to its end."""
-    samplers = {each.request_id: each for share in output.scheduled for each in share.samplers}
     taken = {}
     for request_id, token_ids in sampled.items():
-        request = samplers[request_id]
+        request = scheduler.requests[request_id]
         new = request.end_rule.take(token_ids, request.num_output_tokens)
         if new.end is None and now >= request.deadline:
             new = Taken(new.token_ids, (FinishReason.LENGTH, "max_time"))
@@ -82,7 +81,7 @@ def step(
     output = scheduler.schedule(now)
     sampled = {}
     for share in output.scheduled:
-        for request in share.samplers:
+        for request in map(scheduler.requests.__getitem__, share.samplers):
             if request in failing:
                 scheduler.finish(request, FinishReason.ERROR)
             elif not request.is_beam:
@@ -105,8 +104,8 @@ def run(scheduler: Scheduler, now: float = 0.0) -> int:
 
 
 def shares(output: SchedulerOutput) -> list[tuple[str, int, int]]:
-    return [(s.request.request_id, s.start, s.end) for s in output.scheduled]
+    return [(s.request_id, s.start, s.end) for s in output.scheduled]
 
 
 def names(output: SchedulerOutput) -> list[str]:
-    return [share.request.request_id for share in output.scheduled]
+    return [share.request_id for share in output.scheduled]

@@ -52,7 +52,7 @@ def test_a_decode_with_drafts_is_one_share_and_as_many_rows() -> None:
     assert shares(output) == [("a", 6, 10)]
     (share,) = output.scheduled
     assert (share.num_draft_tokens, share.sampled_rows) == (3, range(4))
-    assert share.request.token_ids(6, 10) == [10, 11, 12, 13]
+    assert share.token_ids == [10, 11, 12, 13]
     update(scheduler, output, {"a": [11, 12, 13, 14]}, 0.0)
     assert request.output_token_ids == [10, 11, 12, 13, 14]
     assert (request.num_computed_tokens, request.num_tokens) == (10, 11)

@@ -504,7 +504,7 @@ def test_candidates_are_those_of_the_logits_in_both_distributions() -> None:
     assert seen.rest == pytest.approx(1 - top, rel=1e-9)
     assert seen.entropy_bits == pytest.approx(-sum(p * math.log2(p) for p in model), rel=1e-12)
     asked = Sampler().sample(
-        logits, replace(row, params=replace(row.params, logprobs=NUM_CANDIDATES))
+        logits, row._replace(params=replace(row.params, logprobs=NUM_CANDIDATES))
     )
     assert (asked.chosen, asked.top) == (seen.logprobs.chosen, seen.logprobs.top)
 

@@ -77,7 +77,7 @@ def test_the_newest_is_preempted_and_what_it_lost_computed_again() -> None:
     step(scheduler)  # 7 tokens each: two blocks each, and the pool is full
     step(scheduler)  # each feeds its 8th position
     output = step(scheduler)  # both need a third block
-    assert output.preempted == (new,)
+    assert output.preempted == (new.request_id,)
     assert new.status is RequestStatus.WAITING
     assert new.num_computed_tokens == 4  # of its two blocks one was enough
     assert new.num_output_tokens == 2  # what was sampled is kept

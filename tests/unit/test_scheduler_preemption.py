@@ -53,7 +53,7 @@ def test_a_better_priority_takes_a_seat_and_its_owner_keeps_its_blocks() -> None
     add(scheduler, high)
     output = step(scheduler)
     assert names(output) == ["high"]
-    assert output.preempted == (low,)
+    assert output.preempted == (low.request_id,)
     assert low.num_computed_tokens == 6
     step(scheduler)
     assert shares(step(scheduler)) == [("low", 6, 7)]
@@ -77,7 +77,7 @@ def test_a_better_priority_takes_blocks_only_if_they_will_do() -> None:
     scheduler.finish(next(iter(scheduler.waiting)), FinishReason.ABORT)
     add(scheduler, make_request("fits", 9, max_tokens=1))
     output = step(scheduler)
-    assert [request.request_id for request in output.preempted] == ["low"]
+    assert output.preempted == ("low",)
     assert names(output) == ["peer", "fits"]
 
 
@@ -95,7 +95,7 @@ def test_no_more_blocks_are_given_back_than_are_needed() -> None:
     step(scheduler)
     step(scheduler)
     assert (manager.num_blocks(old), manager.num_blocks(new)) == (2, 5)
-    assert step(scheduler).preempted == (new,)
+    assert step(scheduler).preempted == (new.request_id,)
     assert (manager.num_blocks(old), manager.num_blocks(new)) == (3, 4)
     assert new.num_computed_tokens == 16
     assert new.status is RequestStatus.WAITING
@@ -112,14 +112,16 @@ def test_who_waits_with_blocks_gives_them_before_anyone_is_preempted() -> None:
     first, second, third = (make_request(name, 8, max_tokens=12) for name in "abc")
     add(scheduler, first, second, third)
     step(scheduler)  # two blocks each
-    assert step(scheduler).preempted == (third,)  # the first two need a third one: one is there
+    assert step(scheduler).preempted == (
+        third.request_id,
+    )  # the first two need a third one: one is there
     manager = scheduler.kv_cache_manager
     requests = (first, second, third)
     assert [manager.num_blocks(request) for request in requests] == [3, 3, 1]
     for _ in range(3):
         assert step(scheduler).preempted == ()
     # The first needs a fourth one, and gets the third's last. Then there is nobody but the second.
-    assert step(scheduler).preempted == (second,)
+    assert step(scheduler).preempted == (second.request_id,)
     assert [manager.num_blocks(request) for request in requests] == [4, 3, 0]
 
 
@@ -133,7 +135,7 @@ def test_the_first_that_waits_takes_blocks_of_those_behind_it() -> None:
     step(scheduler)
     add(scheduler, other)
     output = step(scheduler)
-    assert output.preempted == (low,)
+    assert output.preempted == (low.request_id,)
     assert names(output) == ["high", "other"]
     assert scheduler.kv_cache_manager.num_blocks(low) == 2
 

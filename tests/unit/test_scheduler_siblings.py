@@ -24,7 +24,7 @@ def test_the_prompt_is_computed_once_and_its_last_row_serves_all() -> None:
     assert shares(step(scheduler)) == [("s/0", 0, 6)]
     output = step(scheduler)
     assert shares(output) == [("s/0", 6, 10)]
-    assert output.scheduled[0].samplers == tuple(siblings)
+    assert output.scheduled[0].samplers == tuple(each.request_id for each in siblings)
     assert [len(request.output_token_ids) for request in siblings] == [1, 1, 1]
     assert shares(step(scheduler)) == [("s/0", 10, 11), ("s/1", 10, 11), ("s/2", 10, 11)]
     run(scheduler)
@@ -59,7 +59,7 @@ def test_siblings_without_a_seat_wait_like_others() -> None:
     siblings = make_siblings(4, num_prompt_tokens=9, max_tokens=2)
     scheduler.add_request(*siblings)
     scheduler.add_request(make_request("later", 2))
-    assert step(scheduler).scheduled[0].samplers == tuple(siblings[:2])
+    assert step(scheduler).scheduled[0].samplers == ("s/0", "s/1")
     assert list(scheduler.waiting)[:2] == siblings[2:]
     step(scheduler)
     assert shares(step(scheduler)) == [("s/2", 8, 9), ("s/3", 8, 9)]
@@ -75,7 +75,7 @@ def test_another_takes_over_when_the_first_leaves_before_the_prompt_is_computed(
     output = step(scheduler)
     assert shares(output) == [("s/1", 4, 8)]
     assert output.scheduled[0].num_recomputed_tokens == 0
-    assert step(scheduler).scheduled[0].samplers == (second, third)
+    assert step(scheduler).scheduled[0].samplers == ("s/1", "s/2")
 
 
 def test_who_has_its_token_keeps_it_when_the_first_fails() -> None:
@@ -106,7 +106,7 @@ def test_a_forked_request_that_was_preempted_before_its_first_row_has_started() 
     assert siblings[1].status is RequestStatus.RUNNING
     scheduler.add_request(make_request("urgent", 2, priority=-2))
     output = scheduler.schedule(0.0)
-    assert output.preempted == (siblings[1],)
+    assert output.preempted == ("s/1",)
     assert siblings[1].num_processed_tokens == 0
     assert scheduler.kv_cache_manager.num_blocks(siblings[1]) > 0
     assert siblings[1] in scheduler.started_requests()

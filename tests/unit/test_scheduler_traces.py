@@ -250,13 +250,11 @@ class Trace:
         self.note(output)
         self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
-        assert len({share.request.request_id for share in output.scheduled}) == len(
-            output.scheduled
-        )
+        assert len({share.request_id for share in output.scheduled}) == len(output.scheduled)
         sampled, delivered = {}, []
         for share in output.scheduled:
-            self.blocks.compute(share)
-            for sampler in share.samplers:
+            self.blocks.compute(scheduler.requests[share.request_id], share)
+            for sampler in map(scheduler.requests.__getitem__, share.samplers):
                 assert sampler.num_tokens == share.end
                 if sampler.is_beam:
                     delivered.append(sampler)
@@ -280,14 +278,15 @@ class Trace:
         num_extra = sum(share.num_extra_logits for share in output.scheduled)
         assert num_extra <= self.scheduler.max_extra_logits
         for share in output.scheduled:
-            name, rows = share.request.request_id, share.prompt_logprob_rows
+            name, rows = share.request_id, share.prompt_logprob_rows
             first = self.num_logprobs.get(name, 0)
             assert not rows or first == share.start + rows.start
             self.num_logprobs[name] = max(first, share.start + rows.stop)
             self.counts["tokens"] += share.num_scheduled_tokens
             self.counts["again"] += share.num_recomputed_tokens
-            samplers = [sampler.request_id for sampler in share.samplers]
-            self.seen.append((name, *share[1:5], samplers, *share[6:]))
+            counts = share.num_scheduled_tokens, share.num_recomputed_tokens, share.num_draft_tokens
+            places = share.block_tables, share.state_slot
+            self.seen.append((name, share.start, *counts, [*share.samplers], *places))
         self.counts["steps"] += 1
         self.counts["preempted"] += len(output.preempted)
 

@@ -275,7 +275,14 @@ def advance(manager, request, *ends, blocks=None):
         if blocks is not None:
             blocks.run(manager.block_ops.take())
             tables, slot = manager.block_tables(request), manager.state_slot(request)
-            blocks.compute(ScheduledRequest(request, start, end - start, 0, 0, (), tables, slot))
+            token_ids = request.token_ids(start, end)
+            name, num_prompt_tokens = request.request_id, request.num_prompt_tokens
+            blocks.compute(
+                request,
+                ScheduledRequest(
+                    name, start, end, token_ids, 0, 0, (), num_prompt_tokens, tables, slot
+                ),
+            )
         manager.seal(request, start)
         if blocks is not None:
             blocks.run(manager.block_ops.take())

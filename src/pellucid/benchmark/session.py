@@ -191,6 +191,7 @@ class Session:
             scheduler.add_request(request)
         if workload.depth:  # what prefill would have stored is there
             output = scheduler.schedule(now=0.0)
+            self._runner.follow(output)
             assert all(scheduled.samplers for scheduled in output.scheduled)
             taken = {request.request_id: Taken([0]) for request in requests}
             scheduler.update(output, taken, now=0.0)

@@ -141,6 +141,7 @@ class EngineCore:
             self.scheduler.draft(self.speculation.propose(self.scheduler.running))
             times.drafting = self.speculation.drafting_seconds
         output = self.scheduler.schedule(times.started)
+        self.model_runner.follow(output)
         self._observer.observe_schedule(output, self.scheduler.running)
         times.scheduled = times.executed = self._clock()
         return output
@@ -209,16 +210,16 @@ class EngineCore:
         _log.error("blocks could not be moved", exc_info=error)
         self._kv_cache_manager.reset_prefix_cache()
         self.scheduler.cancel_reading()
-        return _errors(self.scheduler.started_requests(), error)
+        return _errors((each.request_id for each in self.scheduler.started_requests()), error)
 
 
 def _failed(output: SchedulerOutput, error: Exception) -> StepResult:
     """Fails all requests of a step."""
     _log.error("a step failed, and its requests with it", exc_info=error)
     return _errors(
-        (each for part in output.scheduled for each in (part.request, *part.samplers)), error
+        (each for part in output.scheduled for each in (part.request_id, *part.samplers)), error
     )
 
 
-def _errors(requests: Iterable[Request], error: Exception) -> StepResult:
-    return StepResult(errors={request.request_id: error for request in requests})
+def _errors(request_ids: Iterable[str], error: Exception) -> StepResult:
+    return StepResult(errors=dict.fromkeys(request_ids, error))

@@ -26,13 +26,14 @@ from pellucid.execution.attention_lens import (
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -145,21 +146,20 @@ class SeenLogits:
 
     Attributes:
         logits: [V].
-        request: with the tokens before the position.
+        row: the other inputs of the choice of the token.
         drawn: the token that the engine draws from them; None: the backend draws none.
         cost: see there.
     """
 
     logits: Array
-    request: Request
+    row: SamplingRow
     drawn: int | None
     cost: Recomputed
 
     def stages(self) -> list[SeenStage]:
         """The model's distribution, then what each active stage leaves of it, in order."""
         passed = [SeenStage("logits", Candidates.of(self.logits), 1.0)]
-        row = SamplingRow.of(self.request)
-        for stage in sampling_stages(row):
+        for stage in sampling_stages(self.row):
             before = passed[-1].candidates
             after = stage.apply(before)
             mass = before.mass(after.token_ids) if len(after) < len(before) else 1.0
@@ -298,12 +298,18 @@ class Inspector:
             NoBlocksError: too few blocks are free now.
         """
         request = self._request(answer)
+        started = request.started()
         with self._blocks_for(request) as scheduled:
-            started = time.perf_counter()
-            computed = self._runner.execute([scheduled])
-            cost = _cost(scheduled, time.perf_counter() - started)
+            begin = time.perf_counter()
+            self._runner.follow(SchedulerOutput(started=(started,)))
+            try:
+                computed = self._runner.execute([scheduled])
+            finally:
+                self._runner.follow(SchedulerOutput(ended=(request.request_id,)))
+            cost = _cost(scheduled, time.perf_counter() - begin)
             drawn = computed.drawn.get((request.request_id, 0))
-            return SeenLogits(computed.rows[-1].copy(), request, drawn, cost)
+            row = RequestState(started).row()
+            return SeenLogits(computed.rows[-1].copy(), row, drawn, cost)
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
@@ -372,8 +378,18 @@ class Inspector:
                 if has_steps_ops:  # other requests depend on them: the next step fails these
                     manager.block_ops.fail(error)
                 raise
-            tables, state_slot = manager.block_tables(request), manager.state_slot(request)
-            yield ScheduledRequest(request, start, num_rows, 0, 0, (request,), tables, state_slot)
+            yield ScheduledRequest(
+                request.request_id,
+                start,
+                request.num_tokens,
+                request.token_ids(start, request.num_tokens),
+                num_recomputed_tokens=0,
+                num_draft_tokens=0,
+                samplers=(request.request_id,),
+                num_prompt_tokens=request.num_prompt_tokens,
+                block_tables=manager.block_tables(request),
+                state_slot=manager.state_slot(request),
+            )
         finally:
             manager.forget(request)
             self._scheduler.report_blocks()

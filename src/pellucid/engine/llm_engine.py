@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import cast
 
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_core import EngineCore
@@ -36,7 +37,7 @@ from pellucid.outputs import (
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.speculation.proposers.draft_model import DraftModel
+from pellucid.speculation.proposers.draft_model import DraftBlocks, DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.speculation.speculation import make_speculation
 
@@ -426,7 +427,7 @@ def _make_draft_model(
     )
     return DraftModel(
         ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
-        manager,
+        cast(DraftBlocks, manager),  # which takes twins like requests: see there
         vocab_size,
         config.max_num_batched_tokens,
         draft.config.context_length,

@@ -92,7 +92,7 @@ class StepRecorder(StepObserver):
         self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
         for scheduled in output.scheduled:
-            request = scheduled.request
+            request, request_output = self._requests[scheduled.request_id]
             num_logits = scheduled.num_logits
             work = Work(
                 request.request_id,
@@ -105,7 +105,6 @@ class StepRecorder(StepObserver):
                 self._flops(scheduled.start, scheduled.end, num_logits),
             )
             self._works.append(work)
-            _, request_output = self._requests[request.request_id]
             metrics = request_output.metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = self._times.started
@@ -143,11 +142,10 @@ class StepRecorder(StepObserver):
         still open."""
         output, times = step.scheduled, self._times
         times.emitted = now
-        preempted = [request.request_id for request in output.preempted]
-        self._ledgers.step(times, self._works, preempted, self._left_out)
+        self._ledgers.step(times, self._works, output.preempted, self._left_out)
         for scheduled in output.scheduled:
             for sampler in scheduled.samplers[1:]:
-                self._ledgers.fork(scheduled.request.request_id, sampler.request_id)
+                self._ledgers.fork(scheduled.request_id, sampler)
         if self._works and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = times.started - last

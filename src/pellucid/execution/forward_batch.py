@@ -30,9 +30,9 @@ def build_forward_batch(
         first, start, end = len(token_ids), scheduled.start, scheduled.end
         rows = scheduled.logits_rows
         logits_indices += range(first + rows.start, first + rows.stop)
-        token_ids += scheduled.request.token_ids(start, end)
+        token_ids += scheduled.token_ids
         positions += range(start, end)
-        num_prompt_tokens = scheduled.request.num_prompt_tokens
+        num_prompt_tokens = scheduled.num_prompt_tokens
         rope_lens += [max(num_prompt_tokens, length) for length in range(start + 1, end + 1)]
         for group, block_ids in enumerate(scheduled.block_tables):
             slots[group] += [

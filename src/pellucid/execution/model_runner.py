@@ -11,12 +11,11 @@ from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.request_draws import RequestDraws
-from pellucid.execution.sampler import SampledToken, Sampler, SamplingRow, TokenLogprobs
+from pellucid.execution.request_state import RequestState
+from pellucid.execution.sampler import SampledToken, Sampler, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation
-from pellucid.scheduling.beam_search import BeamCandidate
 from pellucid.scheduling.block_ops import BlockOp
-from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import BeamCandidate, ScheduledRequest, SchedulerOutput
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ class StepResult:
 
 
 class ModelRunner:
-    """Owns the decoder and its KV cache: runs forwards and samples tokens.
+    """Owns the decoder, its KV cache and the texts of started requests: runs forwards and samples tokens.
+
+    It knows what its calls say, all of it plain data, and nothing else of requests.
 
     Args:
         decoder: the model.
@@ -90,6 +91,20 @@ class ModelRunner:
         self.block_size = block_size
         self.sampler = sampler
         self._block_transfer = block_transfer or BlockTransfer(kv_cache)
+        self._states: dict[str, RequestState] = {}  # of started requests, by id
+        self._draws: dict[str, RequestDraws] = {}  # of those that are drawn natively
+
+    def follow(self, output: SchedulerOutput) -> None:
+        """Forgets requests that have ended, and gets to know those that have started. Call it with every step."""
+        for request_id in output.ended:
+            del self._states[request_id]
+            self._draws.pop(request_id, None)
+        for each in output.started:
+            state = self._states[each.request_id] = RequestState(each)
+            if self.decoder.draws_tokens and not each.num_candidates:
+                draws = RequestDraws(state, self.decoder.vocab_size)
+                if draws.are_complete:
+                    self._draws[each.request_id] = draws
 
     def transfer(self, ops: Sequence[BlockOp]) -> None:
         """Runs the operations on block contents that the KV cache manager has listed, before the forward.
@@ -101,6 +116,8 @@ class ModelRunner:
 
     def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
         """Computes the requests of one step, at least one."""
+        for scheduled in scheduled_requests:
+            self._states[scheduled.request_id].follow(scheduled)
         batch = build_forward_batch(scheduled_requests, self.block_size)
         if self.decoder.draws_tokens:
             return self._execute_and_draw(batch, scheduled_requests)
@@ -117,20 +134,14 @@ class ModelRunner:
         for scheduled in scheduled_requests:
             end += scheduled.num_logits
             for num_drafts, row in enumerate(range(end - len(scheduled.sampled_rows), end)):
-                for request in scheduled.samplers:
-                    if request.num_candidates:
-                        continue
-                    own = request.draws
-                    if own is None:
-                        own = request.draws = RequestDraws(request, self.decoder.vocab_size)
-                    assert isinstance(own, RequestDraws)
-                    if not own.are_complete:
+                for request_id in scheduled.samplers:
+                    if (own := self._draws.get(request_id)) is None:
                         continue  # the sampler chooses
                     if own.takes_largest:
-                        takes_largest.append((request.request_id, row))
+                        takes_largest.append((request_id, row))
                     else:
                         own.add_to(draws, row, num_drafts)
-                        drawn.append((request.request_id, row))
+                        drawn.append((request_id, row))
         logits = self.decoder.step(batch, self.kv_cache, draws)
         token_ids = dict(zip(drawn, logits.drawn, strict=True))
         token_ids.update((key, logits.largest[key[1]]) for key in takes_largest)
@@ -154,40 +165,36 @@ class ModelRunner:
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
             try:
-                if scheduled.request.params.prompt_logprobs is not None:
+                if scheduled.prompt_logprob_rows:
                     self._read_prompt(scheduled, computed.rows[begin:end], result)
             except Exception as error:
-                result.errors[scheduled.request.request_id] = error
-            for request in scheduled.samplers:
-                if request.request_id in result.errors:
+                result.errors[scheduled.request_id] = error
+            for request_id in scheduled.samplers:
+                if request_id in result.errors:
                     continue
                 try:
-                    observe = watches is not None and watches(request.request_id)
+                    observe = watches is not None and watches(request_id)
                     first = end - 1 - scheduled.num_draft_tokens
-                    self._sample(request, computed, first, result, observe)
+                    self._sample(self._states[request_id], computed, first, result, observe)
                 except Exception as error:
-                    result.errors[request.request_id] = error
+                    result.errors[request_id] = error
         return result
 
     def _read_prompt(self, scheduled: ScheduledRequest, logits: Array, result: StepResult) -> None:
         """Takes the log-probabilities of prompt tokens from a request's own rows of logits."""
-        request = scheduled.request
+        started = self._states[scheduled.request_id].started
         rows = scheduled.prompt_logprob_rows
-        if not rows:
-            return
         # The row at position p predicts the token at p + 1.
-        following = request.token_ids(
-            scheduled.start + rows.start + 1, scheduled.start + rows.stop + 1
-        )
-        num_top = request.params.prompt_logprobs
+        first = scheduled.start + rows.start + 1
+        num_top = started.params.prompt_logprobs
         assert num_top is not None
-        result.prompt_logprobs[request.request_id] = self.sampler.prompt_logprobs(
-            logits[: len(rows)], following, num_top
+        result.prompt_logprobs[scheduled.request_id] = self.sampler.prompt_logprobs(
+            logits[: len(rows)], started.prompt_token_ids[first : first + len(rows)], num_top
         )
 
     def _sample(
         self,
-        request: Request,
+        state: RequestState,
         computed: ComputedStep,
         first: int,
         result: StepResult,
@@ -201,30 +208,26 @@ class ModelRunner:
         Args:
             first: index of the row of the last known token; those of the drafts follow it.
         """
-        row = SamplingRow.of(request)
-        if request.num_candidates:
-            result.beam_candidates[request.request_id] = self.sampler.beam_candidates(
-                computed.rows[first], row, request.num_candidates
+        request_id = state.started.request_id
+        if num_candidates := state.started.num_candidates:
+            result.beam_candidates[request_id] = self.sampler.beam_candidates(
+                computed.rows[first], state.row(), num_candidates
             )
             return
-        sampled = [self._choose(request, computed, first, row, result, observe)]
-        result.sampled[request.request_id] = sampled
-        for number, draft in enumerate(request.draft_token_ids, 1):
+        sampled = [self._choose(state, computed, first, 0, result, observe)]
+        result.sampled[request_id] = sampled
+        for number, draft in enumerate(state.draft_token_ids):
             if sampled[-1].token_id != draft:
                 break
-            row = SamplingRow.of(request, number)
             try:
-                sampled.append(
-                    self._choose(request, computed, first + number, row, result, observe)
-                )
+                sampled.append(self._choose(state, computed, first, number + 1, result, observe))
             except Exception:
                 break  # the next step, which computes this row again, reports the error
-        if observe and request.draft_token_ids:
-            targets = self._draft_targets(request, computed.rows[first:])
-            result.draft_targets[request.request_id] = targets
+        if observe and state.draft_token_ids:
+            result.draft_targets[request_id] = self._draft_targets(state, computed.rows[first:])
 
-    def distribution(self, request: Request, logits: Array, num_drafts: int = 0) -> Candidates:
-        """The distribution that the token after a request's output and its first `num_drafts` drafts is drawn from.
+    def distribution(self, request_id: str, logits: Array) -> Candidates:
+        """The distribution that the token after a started request's text is drawn from.
 
         Args:
             logits: [V].
@@ -232,10 +235,9 @@ class ModelRunner:
         Raises:
             ValueError: the logits or the parameters leave no token.
         """
-        row = SamplingRow.of(request, num_drafts)
-        return self.sampler.distribution(logits, row)
+        return self.sampler.distribution(logits, self._states[request_id].row())
 
-    def _draft_targets(self, request: Request, logits: Array) -> list[Candidates]:
+    def _draft_targets(self, state: RequestState, logits: Array) -> list[Candidates]:
         """The distribution that each draft is compared with, wrong drafts and those after them included.
 
         Args:
@@ -245,26 +247,26 @@ class ModelRunner:
         # After a wrong draft the parameters may leave no token: nothing to compare
         with suppress(Exception):
             targets.extend(
-                self.distribution(request, logits[number], number)
-                for number in range(len(request.draft_token_ids))
+                self.sampler.distribution(logits[number], state.row(number))
+                for number in range(len(state.draft_token_ids))
             )
         return targets
 
     def _choose(
         self,
-        request: Request,
+        state: RequestState,
         computed: ComputedStep,
-        index: int,
-        row: SamplingRow,
+        first: int,
+        num_drafts: int,
         result: StepResult,
         observe: bool,
     ) -> SampledToken:
-        """Chooses one token from row `index` of the logits."""
-        drawn = computed.drawn.get((request.request_id, index))
+        """Chooses the token after the first `num_drafts` drafts."""
+        request_id, index = state.started.request_id, first + num_drafts
+        logits, row = computed.rows[index], state.row(num_drafts)
+        drawn = computed.drawn.get((request_id, index))
         if not observe:
-            return self.sampler.sample(computed.rows[index], row, drawn)
-        sampled, observation = self.sampler.observe(
-            computed.rows[index], row, drawn, self.decoder.summarize
-        )
-        result.observations.setdefault(request.request_id, []).append(observation)
+            return self.sampler.sample(logits, row, drawn)
+        sampled, observation = self.sampler.observe(logits, row, drawn, self.decoder.summarize)
+        result.observations.setdefault(request_id, []).append(observation)
         return sampled

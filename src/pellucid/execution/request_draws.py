@@ -7,8 +7,8 @@ import numpy as np
 
 from pellucid.backends.drawing import DrawSettings, DrawTable, TokenIds, TokenMask
 from pellucid.execution.odds import sharpness
+from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampling_order import PARAMETERS, SamplingRow, is_drawn_natively
-from pellucid.scheduling.request import Request
 
 _BITS = 32
 
@@ -17,7 +17,7 @@ class RequestDraws:
     """The settings of one request's draws, made once, and its text as an array.
 
     Args:
-        request: not a beam.
+        state: of the request, which is no beam.
         vocab_size: the model's.
 
     Attributes:
@@ -26,13 +26,13 @@ class RequestDraws:
         takes_largest: whether the request takes the largest logit as it is, so that nothing is drawn.
     """
 
-    def __init__(self, request: Request, vocab_size: int) -> None:
-        params = request.params
-        self._request = request
+    def __init__(self, state: RequestState, vocab_size: int) -> None:
+        request, params = state.started, state.started.params
+        self._state = state
         self._vocab_size = vocab_size
         self.are_complete = is_drawn_natively(params)
         self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
-        self._settings = _settings(SamplingRow.of(request))
+        self._settings = _settings(state.row())
         self._allowed: TokenMask | None = None
         if params.allowed_token_ids is not None:
             self._allowed = self._mask(params.allowed_token_ids)
@@ -66,14 +66,16 @@ class RequestDraws:
         """
         allowed, forbidden = self._allowed, None
         if self._is_ruled:
-            place = SamplingRow.of(self._request, num_drafts)
+            place = self._state.row(num_drafts)
             if (forced := _forced_token(place)) is not None:
                 draws.add(row, self._settings, place.position, self._mask((forced,)))
                 return
             if place.grammar is not None:
                 allowed = self._by_grammar(place)
             forbidden = self._forbidden(place)
-        position = self._request.num_known_tokens + num_drafts
+        position = (
+            len(self._state.started.prompt_token_ids) + self._state.num_output_tokens + num_drafts
+        )
         text = self._text_before(num_drafts) if self._needs_text else None
         draws.add(row, self._settings, position, allowed, forbidden, text)
 
@@ -94,14 +96,14 @@ class RequestDraws:
 
     def _text_before(self, num_drafts: int) -> TokenIds:
         """A view, for this step."""
-        request = self._request
-        start = self._num_prompt_tokens
-        output = request.output_token_ids[self._text_length - start :]
-        drafts = request.draft_token_ids[:num_drafts]
-        self._write(self._text_length, output)
-        self._text_length += len(output)
-        self._write(self._text_length, drafts)  # what follows will overwrite them
-        return self._text[: self._text_length + num_drafts]
+        state, num_prompt_tokens = self._state, self._num_prompt_tokens
+        end = state.num_output_tokens + num_drafts
+        self._write(
+            self._text_length, state.output_token_ids[self._text_length - num_prompt_tokens : end]
+        )
+        # What follows will overwrite the others.
+        self._text_length = num_prompt_tokens + state.num_settled_tokens
+        return self._text[: num_prompt_tokens + end]
 
     def _write(self, start: int, token_ids: Sequence[int]) -> None:
         end = start + len(token_ids)

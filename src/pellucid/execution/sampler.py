@@ -17,7 +17,7 @@ from pellucid.execution.token_observation import (
     observe_drawn,
     observe_token,
 )
-from pellucid.scheduling.beam_search import BeamCandidate
+from pellucid.scheduling.scheduler_output import BeamCandidate
 
 __all__ = [
     "NoTokenLeftError",

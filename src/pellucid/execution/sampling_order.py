@@ -8,11 +8,10 @@ from typing import NamedTuple
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
+from pellucid.scheduling.scheduler_output import TokenBudget, TokenGrammar
 
 
-@dataclass(frozen=True)
-class SamplingRow:
+class SamplingRow(NamedTuple):
     """All inputs of the choice of one token, besides the logits.
 
     Attributes:
@@ -33,21 +32,6 @@ class SamplingRow:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: TokenGrammar | None = None
     thinking_budget: TokenBudget | None = None
-
-    @classmethod
-    def of(cls, request: Request, num_drafts: int = 0) -> "SamplingRow":
-        """The inputs for the token of a request after its output and its first `num_drafts` drafts."""
-        return cls(
-            params=request.params,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=request.answer(num_drafts),
-            seed=request.seed,
-            stream=request.index,
-            stop_token_ids=request.stop_token_ids,
-            bad_words_token_ids=request.bad_words_token_ids,
-            grammar=request.grammar,
-            thinking_budget=request.thinking_budget,
-        )
 
     @property
     def position(self) -> int:

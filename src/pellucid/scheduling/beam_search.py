@@ -12,21 +12,7 @@ from itertools import islice
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.ends import EndRule, FinishReason
 from pellucid.scheduling.request import Request, RequestStatus
-
-
-@dataclass(frozen=True, slots=True)
-class BeamCandidate:
-    """A token that may follow a beam.
-
-    Attributes:
-        logprob: in the model's own distribution.
-        processed_logprob: the same after the request's masks and penalties, which transformers
-            applies to log-probabilities and does not normalise again. The search adds these up.
-    """
-
-    token_id: int
-    logprob: float
-    processed_logprob: float
+from pellucid.scheduling.scheduler_output import BeamCandidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,51 +1,18 @@
 """A request: one generation, from its arrival to its end."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.ends import EndRule, FinishReason
+from pellucid.scheduling.scheduler_output import StartedRequest, TokenBudget, TokenGrammar
 
 
 class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-class TokenGrammar(Protocol):
-    """Which tokens may come next in a completion: a function of its tokens so far."""
-
-    def copy(self) -> "TokenGrammar":
-        """The same for another completion, from its first token on."""
-        ...
-
-    def mask(self, token_ids: Sequence[int]) -> bytes:
-        """A bit for each token of the vocabulary, in words of 32 bits, the lowest first.
-
-        Raises:
-            ValueError: nothing can be said of this completion.
-        """
-        ...
-
-    def is_complete(self, token_ids: Sequence[int]) -> bool:
-        """Whether nothing may follow."""
-        ...
-
-
-class TokenBudget(Protocol):
-    """Which token must come next in a completion: a function of its tokens so far."""
-
-    def copy(self) -> "TokenBudget":
-        """The same for another completion, from its first token on."""
-        ...
-
-    def forced_token(self, token_ids: Sequence[int]) -> int | None:
-        """The only token that may come next; None: any."""
-        ...
 
 
 Key: TypeAlias = tuple[float, int]
@@ -88,9 +55,6 @@ class Request:
     queue_key: Key = (0.0, 0)
     output_token_ids: list[int] = field(default_factory=list)
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
-    num_guessed_tokens: int = (
-        0  # of a draft model's copy of a request: output tokens that are drafts, the last ones
-    )
     num_computed_tokens: int = 0
     max_computed_tokens: int = 0  # the most that num_computed_tokens has been, or a sibling's
     num_rewound_tokens: int = 0  # to be computed again, because recurrent states were restored
@@ -99,8 +63,7 @@ class Request:
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    # ---- the model runner's
-    draws: object | None = None  # what it keeps from one token to the next
+    is_introduced: bool = False  # execution knows of it, and of its output
 
     def __post_init__(self) -> None:
         max_time = self.params.max_time
@@ -157,14 +120,20 @@ class Request:
         is_running = self.status is RequestStatus.RUNNING
         return is_running or self.num_processed_tokens > 0 or self.max_computed_tokens > 0
 
-    def answer(self, num_drafts: int = 0) -> AnswerTokens:
-        """The output and the first `num_drafts` drafts."""
-        num_output_tokens = len(self.output_token_ids)
-        return AnswerTokens(
-            self.output_token_ids,
-            num_output_tokens,
-            self.draft_token_ids[:num_drafts],
-            num_output_tokens - self.num_guessed_tokens,
+    def started(self) -> StartedRequest:
+        """What execution needs to know of it, now."""
+        return StartedRequest(
+            self.request_id,
+            self.prompt_token_ids,
+            self.params,
+            self.seed,
+            self.index,
+            self.stop_token_ids,
+            self.bad_words_token_ids,
+            self.grammar,
+            self.thinking_budget,
+            self.num_candidates,
+            tuple(self.output_token_ids),
         )
 
     def token_ids(self, start: int, end: int) -> list[int]:

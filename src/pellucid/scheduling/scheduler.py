@@ -13,8 +13,9 @@ from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.preemption import Preemption
 from pellucid.scheduling.request import Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StepPlan
+from pellucid.scheduling.scheduler_output import NO_ROWS, ScheduledRequest, SchedulerOutput
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
+from pellucid.scheduling.step_plan import StepPlan
 
 
 class Scheduler:
@@ -35,6 +36,9 @@ class Scheduler:
         events: gets the scheduler's events.
         max_extra_logits: most rows of logits in one step besides one for each request, at least 1: for
             prompt_logprobs and drafts; left out, as many as tokens.
+
+    Attributes:
+        requests: by id, those that have not ended, or have since the last step was scheduled.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class Scheduler:
         self._deadlines = RequestHeap()
         self._numbers = count()
         self._arrived: list[Request] = []  # since the last step, if anyone listens
-        self._ended: list[Request] = []
+        self.requests: dict[str, Request] = {}
+        self._ended: list[Request] = []  # since `take_ended`
+        self._ended_since_step: list[Request] = []
         self._errors: dict[str, Exception] = {}  # of requests that could not be admitted as planned
         self._has_drafts = False  # some running request may have some
         self._waits_to_read: Request | None = (
@@ -88,6 +94,7 @@ class Scheduler:
         self.check_fits(request)
         added = (request, *siblings)
         for each in added:
+            self.requests[each.request_id] = each
             # The key never changes, so every request is served in the end, however many with a better
             # priority keep arriving.
             turn = each.arrival_time + each.priority * PRIORITY_SECONDS
@@ -124,6 +131,7 @@ class Scheduler:
         self._events.begin_step(now)
         self._waits_to_read = None
         self._expire(now)
+        ended = self._take_ended_ids()
         plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
         # Decoding requests go first: they take almost nothing of the budget, and each one that is left out
         # loses an output token.
@@ -154,7 +162,7 @@ class Scheduler:
         if self._events.active:
             self._emit_queued()
             self._events.blocks()
-        return plan.output()
+        return plan.output(ended)
 
     def update(
         self,
@@ -176,19 +184,20 @@ class Scheduler:
         watched = self._events.active
         siblings = self._queues.siblings
         for scheduled in output.scheduled:
-            request, samplers = scheduled.request, scheduled.samplers
+            request = self.requests[scheduled.request_id]
+            samplers = scheduled.samplers
             got_tokens: list[tuple[Request, Taken]] = []
-            for sampler in samplers:
-                new = taken.get(sampler.request_id)
+            for request_id in samplers:
+                sampler, new = self.requests[request_id], taken.get(request_id)
                 if new is not None and sampler.status is not RequestStatus.FINISHED:
                     sampler.output_token_ids += new.token_ids
                     got_tokens.append((sampler, new))
             if request.status is not RequestStatus.FINISHED:
-                self._advance(scheduled)
+                self._advance(request, scheduled)
                 if samplers and not got_tokens:
                     self._queues.park(request)
             if siblings and got_tokens:
-                self._part_siblings(scheduled)
+                self._part_siblings(request, [self.requests[each] for each in samplers])
             for sampler, new in got_tokens:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
@@ -315,6 +324,7 @@ class Scheduler:
         ):
             assert request.is_beam and request.status is not RequestStatus.FINISHED
             request.output_token_ids = output_token_ids
+            request.is_introduced = False
             request.num_computed_tokens = computed
             request.max_computed_tokens = max(request.max_computed_tokens, computed)
             if not self.use_kv_cache:
@@ -338,6 +348,7 @@ class Scheduler:
         request.finish_reason = reason
         request.stop_reason = stop_reason
         self._ended.append(request)
+        self._ended_since_step.append(request)
         if self._events.active:
             self._events.finished(request)
 
@@ -352,6 +363,14 @@ class Scheduler:
         their admission counted on."""
         errors, self._errors = self._errors, {}
         return errors
+
+    def _take_ended_ids(self) -> tuple[str, ...]:
+        """The ids of the requests that have ended since the last step, as far as execution knows of them."""
+        ended, self._ended_since_step = self._ended_since_step, []
+        for request in ended:
+            if self.requests.get(request.request_id) is request:
+                del self.requests[request.request_id]
+        return tuple([request.request_id for request in ended if request.is_introduced])
 
     def started_requests(self) -> list[Request]:
         """The unfinished requests that run or have run: only these may have blocks."""
@@ -468,25 +487,37 @@ class Scheduler:
             room = min(room, to_snapshot)
         if num_drafts:
             self.kv_cache_manager.checkpoint(request)
-        samplers: tuple[Request, ...] = (request,)
+        samplers: tuple[str, ...] = (request.request_id,)
+        if not request.is_introduced:
+            plan.introduce(request)
         if num_scheduled > room:
             num_scheduled, samplers = room, ()
             num_recomputed = min(num_recomputed, room)
         elif self._queues.siblings and not request.is_beam:
-            followers = self._queues.siblings.followers(request)
-            samplers += tuple(followers[: self._num_seats(plan)])
+            for follower in self._queues.siblings.followers(request)[: self._num_seats(plan)]:
+                plan.introduce(follower)
+                samplers += (follower.request_id,)
         if self._shares.is_contended:
             self._shares.charge(request, num_scheduled - num_recomputed)
+        end, prompt_rows = start + num_scheduled, NO_ROWS
+        if request.params.prompt_logprobs is not None and not request.output_token_ids:
+            # Each position's are given once. The position after the last is a prompt token's too.
+            last = min(end, request.num_prompt_tokens - 1)
+            prompt_rows = range(num_recomputed, max(num_recomputed, last - start))
         plan.add(
             ScheduledRequest(
-                request,
+                request.request_id,
                 start,
-                num_scheduled,
+                end,
+                request.token_ids(start, end),
                 num_recomputed,
                 num_drafts,
                 samplers,
+                len(request.prompt_token_ids),
                 self.kv_cache_manager.block_tables(request),
                 self.kv_cache_manager.state_slot(request),
+                bool(request.output_token_ids) and not num_recomputed,
+                prompt_rows,
             )
         )
 
@@ -523,13 +554,12 @@ class Scheduler:
             swapped = manager.offload.swapped.num_blocks(victim.request_id) > 0
             self._events.tail_released(victim, num_lost, num_freed, swapped, request)
 
-    def _part_siblings(self, scheduled: ScheduledRequest) -> None:
+    def _part_siblings(self, leader: Request, samplers: Sequence[Request]) -> None:
         """Dissolves a group of siblings whose prompt has been computed: those that sampled a token fork from the
         leader and run, the others return to the queue."""
-        leader = scheduled.request
-        for follower in self._queues.siblings.dissolve(scheduled.samplers):
+        for follower in self._queues.siblings.dissolve(samplers):
             follower.max_computed_tokens = leader.max_computed_tokens
-            if follower in scheduled.samplers and leader.status is not RequestStatus.FINISHED:
+            if follower in samplers and leader.status is not RequestStatus.FINISHED:
                 follower.num_computed_tokens = self.kv_cache_manager.fork(leader, follower)
                 self._queues.run(follower)
                 if self._events.active:
@@ -539,9 +569,9 @@ class Scheduler:
 
     # ---- results of a step
 
-    def _advance(self, scheduled: ScheduledRequest) -> None:
+    def _advance(self, request: Request, scheduled: ScheduledRequest) -> None:
         """Advances a request's counters by the computed tokens, and rewinds the request if a draft was wrong."""
-        request, start, num_computed = scheduled.request, scheduled.start, scheduled.end
+        start, num_computed = scheduled.start, scheduled.end
         request.num_computed_tokens = num_computed
         if scheduled.num_draft_tokens:
             request.draft_token_ids = ()

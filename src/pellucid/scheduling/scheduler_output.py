@@ -1,39 +1,112 @@
-"""The scheduler's output: the tokens of each request that a step computes.
+"""What crosses from the control plane to the data plane and back, as plain data: it can be sent to another process.
 
 The scheduler decides it, execution carries it out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from pellucid.scheduling.request import Request
+from pellucid.inputs.sampling_params import SamplingParams
+
+NO_ROWS = range(0)
+
+
+class TokenGrammar(Protocol):
+    """Which tokens may come next in a completion: a function of its tokens so far."""
+
+    def copy(self) -> "TokenGrammar":
+        """The same for another completion, from its first token on."""
+        ...
+
+    def mask(self, token_ids: Sequence[int]) -> bytes:
+        """A bit for each token of the vocabulary, in words of 32 bits, the lowest first.
+
+        Raises:
+            ValueError: nothing can be said of this completion.
+        """
+        ...
+
+    def is_complete(self, token_ids: Sequence[int]) -> bool:
+        """Whether nothing may follow."""
+        ...
+
+
+class TokenBudget(Protocol):
+    """Which token must come next in a completion: a function of its tokens so far."""
+
+    def copy(self) -> "TokenBudget":
+        """The same for another completion, from its first token on."""
+        ...
+
+    def forced_token(self, token_ids: Sequence[int]) -> int | None:
+        """The only token that may come next; None: any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRequest:
+    """All that choosing a request's tokens needs, and that does not change from step to step.
+
+    Attributes:
+        seed, stream: of its random numbers.
+        stop_token_ids: end the request; `min_tokens` forbids them.
+        bad_words_token_ids: each way to write a bad word in tokens, none of them empty.
+        grammar, thinking_budget: of this completion alone.
+        num_candidates: of a beam: continuations that its search wants to see at each step; 0: it is no beam.
+        output_token_ids: its output so far.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    stream: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: TokenGrammar | None = None
+    thinking_budget: TokenBudget | None = None
+    num_candidates: int = 0
+    output_token_ids: tuple[int, ...] = ()
 
 
 class ScheduledRequest(NamedTuple):
-    """One request's part of a step: its tokens at start .. start + num_scheduled_tokens - 1.
+    """One request's part of a step.
 
     A tuple, because a step makes one for each request: a frozen dataclass takes three times as long.
 
     Attributes:
+        start, end: positions that the step computes: start .. end - 1.
+        token_ids: at these positions.
         num_recomputed_tokens: how many of these, from the first, were computed before: the request
             lost them when it was preempted, or a sibling computed them.
         num_draft_tokens: how many of these, the last ones, are drafts. The row before the first draft
             and the row of each draft are sampled from, as long as the drafts are right.
-        samplers: the requests that sample from the logits of the last rows; none if these rows do not reach
-            the request's last token, else the request, and its siblings if they have been waiting for
-            this prompt.
+        samplers: the ids of the requests that sample from the logits of the last rows; none if these rows do not
+            reach the request's last token, else the request's, and those of its siblings if they have been waiting
+            for this prompt.
+        num_prompt_tokens: of the request.
         block_tables: the request's block table in each group of layers.
         state_slot: where its recurrent states are; 0 where the model has none.
+        is_decoding: as in `Request`.
+        prompt_logprob_rows: the rows, counted from the first, whose prompt log-probabilities are to be given.
+        num_guessed_tokens: how many tokens before the drafts, the last ones, a later step may replace by others: in a
+            draft model, its own drafts.
     """
 
-    request: Request
+    request_id: str
     start: int
-    num_scheduled_tokens: int
+    end: int
+    token_ids: Sequence[int]
     num_recomputed_tokens: int
     num_draft_tokens: int
-    samplers: tuple[Request, ...]
+    samplers: tuple[str, ...]
+    num_prompt_tokens: int
     block_tables: tuple[tuple[int, ...], ...]
     state_slot: int
+    is_decoding: bool = False
+    prompt_logprob_rows: range = NO_ROWS
+    num_guessed_tokens: int = 0
 
     @property
     def num_blocks(self) -> int:
@@ -42,37 +115,25 @@ class ScheduledRequest(NamedTuple):
         return sum(map(len, self.block_tables)) - num_freed
 
     @property
-    def end(self) -> int:
-        return self.start + self.num_scheduled_tokens
+    def num_scheduled_tokens(self) -> int:
+        return self.end - self.start
+
+    @property
+    def draft_token_ids(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_draft_tokens :]
 
     @property
     def sampled_rows(self) -> range:
         """The rows, counted from the first, that are sampled from."""
         if not self.samplers:
-            return range(0)
-        return range(
-            self.num_scheduled_tokens - 1 - self.num_draft_tokens, self.num_scheduled_tokens
-        )
-
-    @property
-    def prompt_logprob_rows(self) -> range:
-        """The rows, counted from the first, whose prompt log-probabilities are to be given.
-
-        Each position's are given once: not again by a row that is computed again.
-        """
-        request, first = self.request, self.num_recomputed_tokens
-        if request.params.prompt_logprobs is None or request.output_token_ids:
-            return range(0)
-        last = min(self.end, request.num_prompt_tokens - 1)  # the next position is a prompt token's
-        return range(first, max(first, last - self.start))
+            return NO_ROWS
+        num_rows = self.end - self.start
+        return range(num_rows - 1 - self.num_draft_tokens, num_rows)
 
     @property
     def logits_rows(self) -> range:
         """The rows, counted from the first, whose logits are needed."""
-        sampled = self.sampled_rows
-        if self.request.params.prompt_logprobs is None:
-            return sampled
-        prompt = self.prompt_logprob_rows
+        sampled, prompt = self.sampled_rows, self.prompt_logprob_rows
         if not prompt or not sampled:
             return prompt or sampled
         return range(
@@ -82,7 +143,7 @@ class ScheduledRequest(NamedTuple):
     @property
     def num_logits(self) -> int:
         """How many rows need logits."""
-        if self.request.params.prompt_logprobs is None:
+        if not self.prompt_logprob_rows:
             return self.num_draft_tokens + 1 if self.samplers else 0
         return len(self.logits_rows)
 
@@ -94,62 +155,36 @@ class ScheduledRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """A step.
+    """A step. Whoever follows all steps in order knows the text of each request that one of them computes.
 
     Attributes:
         scheduled: each request at most once.
-        preempted: running requests that had to make room, and wait now.
+        started: the requests that this step is the first to schedule or to sample for, and those whose output so far
+            was exchanged for another (beams).
+        ended: the ids of requests that have ended since the last step. A request that has started may have the same id.
+        preempted: the ids of running requests that had to make room, and wait now.
     """
 
-    scheduled: tuple[ScheduledRequest, ...]
-    preempted: tuple[Request, ...]
+    scheduled: tuple[ScheduledRequest, ...] = ()
+    started: tuple[StartedRequest, ...] = ()
+    ended: tuple[str, ...] = ()
+    preempted: tuple[str, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         return sum(scheduled.num_scheduled_tokens for scheduled in self.scheduled)
 
 
-class StepPlan:
-    """A step while the scheduler decides on it; a request can be taken back.
-
-    Args:
-        num_tokens: that the step may have.
-        num_extra_logits: rows of logits that it may have beside one for each request.
+@dataclass(frozen=True, slots=True)
+class BeamCandidate:
+    """A token that may follow a beam.
 
     Attributes:
-        budget: tokens that may still be scheduled.
-        draft_budget: drafts that may still be scheduled without taking another decode's place.
-        extra_logits: rows of logits that may still be asked for, beside one for each request.
-        num_reserved_seats: siblings that will be running when the step has been computed.
-        preempted: who had to make room so far.
+        logprob: in the model's own distribution.
+        processed_logprob: the same after the request's masks and penalties, which transformers
+            applies to log-probabilities and does not normalise again. The search adds these up.
     """
 
-    def __init__(self, num_tokens: int, num_extra_logits: int) -> None:
-        self.budget = self.draft_budget = num_tokens
-        self.extra_logits = num_extra_logits
-        self.num_reserved_seats = 0
-        self.preempted: list[Request] = []
-        self._scheduled: dict[str, ScheduledRequest] = {}
-
-    def add(self, scheduled: ScheduledRequest) -> None:
-        self._scheduled[scheduled.request.request_id] = scheduled
-        self.budget -= scheduled.num_scheduled_tokens
-        if scheduled.num_scheduled_tokens > 1:  # most steps are decodes of one token each
-            self.draft_budget -= scheduled.num_draft_tokens
-            self.extra_logits -= scheduled.num_extra_logits
-        if len(scheduled.samplers) > 1:
-            self.num_reserved_seats += len(scheduled.samplers) - 1
-
-    def drop(self, request: Request) -> ScheduledRequest | None:
-        """Takes back what the request has been given in this step, if anything, and returns it."""
-        scheduled = self._scheduled.pop(request.request_id, None)
-        if scheduled is not None:
-            self.budget += scheduled.num_scheduled_tokens
-            self.draft_budget += scheduled.num_draft_tokens
-            self.extra_logits += scheduled.num_extra_logits
-            if scheduled.samplers:
-                self.num_reserved_seats -= len(scheduled.samplers) - 1
-        return scheduled
-
-    def output(self) -> SchedulerOutput:
-        return SchedulerOutput(tuple(self._scheduled.values()), tuple(self.preempted))
+    token_id: int
+    logprob: float
+    processed_logprob: float

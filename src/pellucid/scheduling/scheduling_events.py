@@ -144,7 +144,7 @@ class SchedulingEvents:
             return
         for scheduled in output.scheduled:
             first = scheduled.start + scheduled.num_recomputed_tokens
-            end = min(scheduled.end, scheduled.request.num_prompt_tokens)
+            end = min(scheduled.end, scheduled.num_prompt_tokens)
             self._num_prompt_positions += max(0, end - first)
         self._num_output_tokens += num_output_tokens
         seconds = now - self._stat_since

@@ -127,13 +127,13 @@ class Speculation:
         if self._num_skipped or not scheduled_requests:
             return
         outcomes = [
-            self._outcome(each.request, result, taken)
+            self._outcome(each, result, taken)
             for each in scheduled_requests
             if each.num_draft_tokens
         ]
         plain = won = None
         # The time of a step with prompts does not show the cost of drafts.
-        if all(each.request.is_decoding for each in scheduled_requests):
+        if all(each.is_decoding for each in scheduled_requests):
             num_requests = len(scheduled_requests)
             step = DecodeStep(
                 num_requests,
@@ -163,11 +163,11 @@ class Speculation:
             )
 
     def _outcome(
-        self, request: Request, result: StepResult, taken: Mapping[str, Taken]
+        self, scheduled: ScheduledRequest, result: StepResult, taken: Mapping[str, Taken]
     ) -> DraftOutcome:
         """Counts a request's right drafts."""
-        drafts = request.draft_token_ids
-        sampled = taken.get(request.request_id, Taken(())).token_ids
+        drafts = scheduled.draft_token_ids
+        sampled = taken.get(scheduled.request_id, Taken(())).token_ids
         num_right = 0
         for draft, token_id in zip(drafts, sampled, strict=False):
             if draft != token_id:
@@ -182,14 +182,18 @@ class Speculation:
         for position in range(num_right):
             by_position[position] += 1
         if self._bus.wants(Level.STEP):
-            self._emit_round(request, result, sampled, num_right)
+            self._emit_round(scheduled, result, sampled, num_right)
         num_verified = min(num_right + 1, len(drafts))
-        return DraftOutcome(request.request_id, num_verified, num_right)
+        return DraftOutcome(scheduled.request_id, num_verified, num_right)
 
     def _emit_round(
-        self, request: Request, result: StepResult, sampled: Sequence[int], num_right: int
+        self,
+        scheduled: ScheduledRequest,
+        result: StepResult,
+        sampled: Sequence[int],
+        num_right: int,
     ) -> None:
-        name, drafts = request.request_id, request.draft_token_ids
+        name, drafts = scheduled.request_id, tuple(scheduled.draft_token_ids)
         comparison = None
         if (targets := result.draft_targets.get(name)) is not None:
             comparison = compare_drafts(drafts, targets, self._proposer.distributions(name))
@@ -200,7 +204,7 @@ class Speculation:
                 draft=drafts,
                 n_right=num_right,
                 chosen=sampled[num_right] if is_wrong else None,
-                pos=request.num_known_tokens,
+                pos=scheduled.end - len(drafts),
                 p_target=comparison.by_target if comparison else None,
                 p_draft=comparison.by_proposer if comparison else None,
                 overlap=comparison.overlaps if comparison else None,

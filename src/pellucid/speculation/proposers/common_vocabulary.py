@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.scheduling.request import Request, TokenBudget, TokenGrammar
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import StartedRequest, TokenBudget, TokenGrammar
 
 
 class CommonVocabulary:
@@ -33,15 +34,17 @@ class CommonVocabulary:
         allows_common = allowed is None or any(token_id < self._size for token_id in allowed)
         return allows_common and self.has_all(request.prompt_token_ids)
 
-    def restrict(self, twin: Request) -> None:
-        """Makes a twin draw only common tokens. Before its first draw."""
+    def restricted(self, twin: StartedRequest) -> StartedRequest:
+        """A twin that draws only common tokens."""
         if self._is_whole:
-            return
-        twin.params = self._params(twin.params)
-        if twin.thinking_budget is not None:
-            twin.thinking_budget = _CommonBudget(twin.thinking_budget, self._size)
-        if twin.grammar is not None or self._draft_size > self._size:
-            twin.grammar = _CommonGrammar(twin.grammar, self._size, self._draft_size)
+            return twin
+        budget, grammar = twin.thinking_budget, twin.grammar
+        if budget is not None:
+            budget = _CommonBudget(budget, self._size)
+        if grammar is not None or self._draft_size > self._size:
+            grammar = _CommonGrammar(grammar, self._size, self._draft_size)
+        params = self._params(twin.params)
+        return replace(twin, params=params, thinking_budget=budget, grammar=grammar)
 
     def _params(self, params: SamplingParams) -> SamplingParams:
         """The parameters without tokens that are not common."""

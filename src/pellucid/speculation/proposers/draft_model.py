@@ -1,37 +1,67 @@
 """The draft-model proposer: a smaller model with the same tokenizer, which draws with the same noise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.scheduling.block_ops import BlockOps
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import (
+    ScheduledRequest,
+    SchedulerOutput,
+    StartedRequest,
+)
 from pellucid.speculation.proposers.common_vocabulary import CommonVocabulary
 from pellucid.speculation.proposers.proposer import Proposer
 
 
+@dataclass(eq=False, slots=True)
+class Twin:
+    """What the draft model knows of a request.
+
+    Attributes:
+        request: which it guesses for.
+        token_ids: the request's text, then guesses of what follows.
+        num_guessed_tokens: of these.
+        num_computed_tokens: positions whose K and V are in the draft model's cache.
+    """
+
+    request: Request
+    token_ids: list[int]
+    num_guessed_tokens: int = 0
+    num_computed_tokens: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
 class DraftBlocks(Protocol):
-    """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs."""
+    """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs. Without a
+    prefix cache, ids and numbers of computed tokens are all that it looks at."""
 
     @property
     def block_ops(self) -> BlockOps: ...
-    def allocate(self, request: Request, num_tokens: int) -> bool: ...
-    def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]: ...
-    def state_slot(self, request: Request) -> int: ...
-    def checkpoint(self, request: Request) -> None: ...
-    def rewind(self, request: Request, num_tokens: int) -> int: ...
-    def free_out_of_window(self, request: Request) -> None: ...
-    def forget(self, request: Request) -> None: ...
+    def allocate(self, request: Twin, num_tokens: int) -> bool: ...
+    def block_tables(self, request: Twin) -> tuple[tuple[int, ...], ...]: ...
+    def state_slot(self, request: Twin) -> int: ...
+    def checkpoint(self, request: Twin) -> None: ...
+    def rewind(self, request: Twin, num_tokens: int) -> int: ...
+    def free_out_of_window(self, request: Twin) -> None: ...
+    def forget(self, request: Twin) -> None: ...
 
 
 class DraftModel(Proposer):
     """Runs a smaller model over the requests' texts, all requests together.
 
-    Each request has a twin here: a `Request` with the same text, parameters, seed and index, so that both
-    models mostly draw the same token. The twins' blocks come from a separate pool. If too few are free, twins
+    Each request has a twin here, with the same text, parameters, seed and stream, so that both models mostly draw
+    the same token. The twins' blocks come from a separate pool. If too few are free, twins
     of requests that get no drafts in this step give back theirs; if these are not enough, there are no drafts.
 
     Recurrent states of the draft model are kept before the first draft is computed. A twin whose drafts were
@@ -64,8 +94,8 @@ class DraftModel(Proposer):
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
         self._watches = watches
-        # With the request of each, least recently asked for first.
-        self._twins: dict[str, tuple[Request, Request]] = {}
+        # By id, least recently asked for first.
+        self._twins: dict[str, Twin] = {}
         # By id, the requests that the draft model cannot read or draw for.
         self._foreign: dict[str, Request] = {}
 
@@ -77,7 +107,7 @@ class DraftModel(Proposer):
     ) -> dict[str, list[int]]:
         self._distributions = {}
         wanted: dict[str, int] = {}
-        twins: dict[str, Request] = {}
+        twins: dict[str, Twin] = {}
         for request in requests:
             name = request.request_id
             room = self._max_model_len - request.num_known_tokens
@@ -91,15 +121,13 @@ class DraftModel(Proposer):
                 self._forget(name)
             raise
 
-    def _draft(
-        self, twins: Mapping[str, Request], wanted: Mapping[str, int]
-    ) -> dict[str, list[int]]:
+    def _draft(self, twins: Mapping[str, Twin], wanted: Mapping[str, int]) -> dict[str, list[int]]:
         """The drafts of those twins whose texts can be computed."""
         ready = {name: twins[name] for name in self._read_texts(twins, wanted)}
         drafts: dict[str, list[int]] = {name: [] for name in ready}
         while ready:
             for name, token_id in self._step(list(ready.values())).items():
-                twins[name].output_token_ids.append(token_id)
+                twins[name].token_ids.append(token_id)
                 twins[name].num_guessed_tokens += 1
                 drafts[name].append(token_id)
             ready = {
@@ -116,64 +144,62 @@ class DraftModel(Proposer):
         for request in requests:
             if self._foreign.get(request.request_id) is request:
                 del self._foreign[request.request_id]
-            original, _ = self._twins.get(request.request_id, (None, None))
-            if original is request:
-                self._forget(request.request_id)
+            twin = self._twins.get(request.request_id)
+            if twin is not None and twin.request is request:
+                self._forget(twin.request_id)
 
-    def _twin(self, request: Request) -> Request | None:
+    def _twin(self, request: Request) -> Twin | None:
         """The request's twin, with its text and as much of it computed as is still right, but the last token; None
         if the draft model cannot read the text."""
         name = request.request_id
         if self._foreign.get(name) is request:
             return None
-        original, twin = self._twins.pop(name, (None, None))
-        if twin is not None and original is not request:  # it has ended, and this one has its name
-            self._blocks.forget(twin)
+        twin = self._twins.get(name)
+        if (
+            twin is not None and twin.request is not request
+        ):  # it has ended, and this one has its name
+            self._forget(name)
             twin = None
         if twin is None:
             if not self._common.can_draft(request):
                 self._foreign[name] = request
                 return None
-            twin = self._new_twin(request)
-        num_right = twin.num_output_tokens - twin.num_guessed_tokens  # the text of the last call
-        drafts, new = twin.output_token_ids[num_right:], request.output_token_ids[num_right:]
+            twin = Twin(request, [*request.prompt_token_ids])
+            self._model_runner.follow(SchedulerOutput(started=(self._started(request),)))
+        else:
+            del self._twins[name]
+        self._twins[name] = twin  # behind the others
+        num_right = twin.num_tokens - twin.num_guessed_tokens  # the text of the last call
+        drafts = twin.token_ids[num_right:]
+        new = request.output_token_ids[num_right - request.num_prompt_tokens :]
         if not self._common.has_all(new):
-            self._blocks.forget(twin)
+            self._forget(name)
             self._foreign[name] = request
             return None
         num_right_drafts = _num_equal(drafts, new)
-        if num_right_drafts < len(drafts):
-            twin.draws = None  # it has taken note of tokens that do not follow
-        twin.output_token_ids[num_right:] = new
+        twin.token_ids[num_right:] = new
         twin.num_guessed_tokens = 0
-        self._twins[name] = request, twin
-        num_right_tokens = twin.num_prompt_tokens + num_right + num_right_drafts
-        num_computed = min(twin.num_computed_tokens, num_right_tokens, twin.num_known_tokens - 1)
+        num_computed = min(
+            twin.num_computed_tokens, num_right + num_right_drafts, twin.num_tokens - 1
+        )
         twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
         self._blocks.free_out_of_window(twin)
         return twin
 
-    def _new_twin(self, request: Request) -> Request:
-        params = replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None)
-        twin = Request(
-            request_id=request.request_id,
-            prompt_token_ids=request.prompt_token_ids,
-            params=params,
-            seed=request.seed,
-            arrival_time=request.arrival_time,
-            max_tokens=request.max_tokens,
-            eos_token_ids=request.eos_token_ids,
-            bad_words_token_ids=request.bad_words_token_ids,
-            grammar=None if request.grammar is None else request.grammar.copy(),
-            thinking_budget=None
-            if request.thinking_budget is None
-            else request.thinking_budget.copy(),
-            index=request.index,
+    def _started(self, request: Request) -> StartedRequest:
+        """What the draft model draws a request's tokens by."""
+        started = request.started()
+        grammar, budget = started.grammar, started.thinking_budget
+        twin = replace(
+            started,
+            params=replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None),
+            grammar=None if grammar is None else grammar.copy(),
+            thinking_budget=None if budget is None else budget.copy(),
+            output_token_ids=(),
         )
-        self._common.restrict(twin)
-        return twin
+        return self._common.restricted(twin)
 
-    def _read_texts(self, twins: Mapping[str, Request], wanted: Mapping[str, int]) -> list[str]:
+    def _read_texts(self, twins: Mapping[str, Twin], wanted: Mapping[str, int]) -> list[str]:
         """Allocates blocks for texts and drafts, and computes texts up to their last token.
 
         Returns:
@@ -181,7 +207,7 @@ class DraftModel(Proposer):
         """
         budget = self._max_num_batched_tokens - len(twins)
         ready: list[str] = []
-        chunks: list[ScheduledRequest] = []
+        chunks: dict[str, ScheduledRequest] = {}
         for name, twin in twins.items():
             # The last draft is not computed.
             if not self._allocate(twin, twin.num_tokens + wanted[name] - 1, twins):
@@ -191,16 +217,16 @@ class DraftModel(Proposer):
                 budget -= num_missing - 1
                 ready.append(name)
             elif budget > 0:
-                chunks.append(self._scheduled(twin, budget, samples=False))
+                chunks[name] = self._scheduled(twin, budget, samples=False)
                 budget = 0
         if chunks:
-            self._model_runner.execute(chunks)
-            for chunk in chunks:
-                chunk.request.num_computed_tokens = chunk.end
-                self._blocks.free_out_of_window(chunk.request)
+            self._model_runner.execute([*chunks.values()])
+            for name, chunk in chunks.items():
+                twins[name].num_computed_tokens = chunk.end
+                self._blocks.free_out_of_window(twins[name])
         return ready
 
-    def _allocate(self, twin: Request, num_tokens: int, asked: Mapping[str, Request]) -> bool:
+    def _allocate(self, twin: Twin, num_tokens: int, asked: Mapping[str, Twin]) -> bool:
         while not self._blocks.allocate(twin, num_tokens):
             other = next((name for name in self._twins if name not in asked), None)
             if other is None:
@@ -209,16 +235,16 @@ class DraftModel(Proposer):
         return True
 
     def _forget(self, name: str) -> None:
-        _, twin = self._twins.pop(name)
-        self._blocks.forget(twin)
+        self._blocks.forget(self._twins.pop(name))
+        self._model_runner.follow(SchedulerOutput(ended=(name,)))
 
-    def _checkpoint(self, twins: Sequence[Request]) -> None:
+    def _checkpoint(self, twins: Sequence[Twin]) -> None:
         """Keeps the recurrent states of twins whose next step computes a draft."""
         for twin in twins:
             self._blocks.checkpoint(twin)
         self._model_runner.transfer(self._blocks.block_ops.take())
 
-    def _step(self, twins: Sequence[Request]) -> dict[str, int]:
+    def _step(self, twins: Sequence[Twin]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""
         scheduled = [
             self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
@@ -226,24 +252,29 @@ class DraftModel(Proposer):
         ]
         computed = self._model_runner.execute(scheduled)
         result = self._model_runner.sample(scheduled, computed)
-        for logits, each in zip(computed.rows, scheduled, strict=True):
-            each.request.num_computed_tokens = each.end
-            name = each.request.request_id
+        for logits, twin in zip(computed.rows, twins, strict=True):
+            twin.num_computed_tokens = twin.num_tokens
+            name = twin.request_id
             if self._watches(name) and name in result.sampled:
-                distribution = self._model_runner.distribution(each.request, logits)
+                distribution = self._model_runner.distribution(name, logits)
                 self._distributions.setdefault(name, []).append(distribution)
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 
-    def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
+    def _scheduled(self, twin: Twin, num_tokens: int, samples: bool) -> ScheduledRequest:
+        start = twin.num_computed_tokens
+        end = start + num_tokens
         return ScheduledRequest(
-            twin,
-            twin.num_computed_tokens,
-            num_tokens,
-            0,
-            0,
-            (twin,) if samples else (),
-            self._blocks.block_tables(twin),
-            self._blocks.state_slot(twin),
+            twin.request_id,
+            start,
+            end,
+            twin.token_ids[start:end],
+            num_recomputed_tokens=0,
+            num_draft_tokens=0,
+            samplers=(twin.request_id,) if samples else (),
+            num_prompt_tokens=twin.request.num_prompt_tokens,
+            block_tables=self._blocks.block_tables(twin),
+            state_slot=self._blocks.state_slot(twin),
+            num_guessed_tokens=twin.num_guessed_tokens,
         )
 
 
