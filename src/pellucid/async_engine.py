@@ -49,7 +49,7 @@ class AsyncLLMEngine:
 
     One thread uses the engine. It runs steps while there are requests, and never waits for a reader. An
     `async with` block ends with `shutdown`. An engine without references is shut down when Python collects it,
-    or when the interpreter exits.
+    or when the interpreter exits. Coroutines raise EngineStoppedError after a shutdown and after a failure.
 
     Args:
         engine: from now on used by this object alone.
@@ -100,9 +100,6 @@ class AsyncLLMEngine:
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
         """The tokens of a prompt. What takes time is done off the event loop and off the engine's thread.
 
-        Args:
-            prompt: text, token ids, or a conversation.
-
         Raises:
             ValueError: the prompt cannot be served.
             TooManyRequestsError: too many texts wait to be encoded.
@@ -114,16 +111,8 @@ class AsyncLLMEngine:
     async def prepare(
         self, prompt: Prompt | EncodedPrompt, params: RequestParams
     ) -> PreparedRequest:
-        """Encodes and compiles what a request needs, off the event loop if it takes time.
-
-        Args:
-            prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: as in `add_request`.
-
-        Raises:
-            ValueError: the prompt or a parameter cannot be served.
-            TooManyRequestsError: too many texts wait to be encoded.
-        """
+        """Encodes and compiles what a request needs, off the event loop if it takes time. Arguments and errors are
+        those of `add_request`."""
         prepare = partial(self._engine.prepare, prompt, params)
         if self._engine.preparing_takes_time(prompt, params):
             return await self._texts.run(prepare)
@@ -160,7 +149,6 @@ class AsyncLLMEngine:
         Raises:
             ValueError: the prompt or a parameter cannot be served; nothing was queued.
             TooManyRequestsError: `max_requests` are unfinished, or as many texts wait to be encoded.
-            EngineStoppedError: the engine was shut down, or failed.
         """
         self._thread.admit()
         try:
@@ -214,41 +202,25 @@ class AsyncLLMEngine:
                 yield delta
 
     async def kv_cache_usage(self) -> KVCacheUsage:
-        """The blocks of the KV cache, after the current step.
-
-        Raises:
-            EngineStoppedError: the engine was shut down, or failed.
-        """
-        return await asyncio.wrap_future(self._thread.call(self._engine.kv_cache_usage))
+        """The blocks of the KV cache, after the current step."""
+        return await self._thread.ask(self._engine.kv_cache_usage)
 
     async def speculation(self) -> SpeculationStatistics | None:
-        """The counters of drafts, after the current step; None if speculation is off.
-
-        Raises:
-            EngineStoppedError: the engine was shut down, or failed.
-        """
-        return await asyncio.wrap_future(self._thread.call(lambda: self._engine.speculation))
+        """The counters of drafts, after the current step; None if speculation is off."""
+        return await self._thread.ask(lambda: self._engine.speculation)
 
     async def snapshot(self, with_tokens: bool = False) -> Snapshot:
         """All requests and blocks between two steps, for a subscriber that begins now.
 
         Args:
             with_tokens: name the tokens of each request.
-
-        Raises:
-            EngineStoppedError: the engine was shut down, or failed.
         """
-        snapshot = partial(self._engine.snapshot, with_tokens)
-        return await asyncio.wrap_future(self._thread.call(snapshot))
+        return await self._thread.ask(partial(self._engine.snapshot, with_tokens))
 
     async def inspect(self, look: Callable[[Inspector], Result]) -> Result:
         """Calls `look` on the engine's thread between two steps, and returns its result. `look` delays the
-        next step.
-
-        Raises:
-            EngineStoppedError: the engine was shut down, or failed.
-        """
-        return await asyncio.wrap_future(self._thread.call(partial(look, self._engine.inspector)))
+        next step."""
+        return await self._thread.ask(partial(look, self._engine.inspector))
 
     async def answer_so_far(
         self,
@@ -262,15 +234,9 @@ class AsyncLLMEngine:
         """An answer up to some token, for `Inspector.logits` and `Inspector.attention`.
 
         Args:
-            prompt: of its request.
-            params: of its request.
-            seed: that it was drawn with.
+            prompt, params, seed, cache_salt: of its request.
             index: which of the request's completions it is.
             output_token_ids: its tokens.
-            cache_salt: of its request.
-
-        Raises:
-            ValueError: the prompt or a parameter cannot be served.
         """
         prepared = await self.prepare(prompt, params)
         return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)
@@ -280,7 +246,6 @@ class AsyncLLMEngine:
 
         Raises:
             ValueError: the memory does not allow a setting.
-            EngineStoppedError: the engine was shut down, or failed.
         """
         return await SideEngine.make(self._thread, config)
 

@@ -129,6 +129,10 @@ class EngineThread:
         run()
         return future
 
+    async def ask(self, function: Callable[[], Result]) -> Result:
+        """As `call`, for a task of an event loop."""
+        return await asyncio.wrap_future(self.call(function))
+
     def add(
         self, stream: AsyncTokenStream, add_request: Callable[[], RequestOutput]
     ) -> Future[None]:

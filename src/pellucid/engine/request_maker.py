@@ -3,12 +3,12 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.parameter_checks import Interval
 from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
-from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
 from pellucid.text.reasoning_tokens import ThinkingBudget
@@ -59,12 +59,15 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._grammars = GrammarCompiler(tokenizer, config.eos_token_ids)
+        # Beyond the trained length these scalings rotate every key by a function of the prompt's length.
+        self._trained_lengths = [
+            rope.trained_length for rope in config.ropes if rope.trained_length is not None
+        ]
 
     def encode(self, prompt: Prompt, clock: Callable[[], float]) -> EncodedPrompt:
         """The tokens of a prompt.
 
         Args:
-            prompt: text, token ids, or a conversation.
             clock: the engine's, for when it began and when it was done.
 
         Raises:
@@ -88,11 +91,6 @@ class RequestMaker:
     ) -> PreparedRequest:
         """Does what takes time: encodes the prompt and the bad words, compiles the stop strings.
 
-        Args:
-            prompt: text, token ids, or a conversation; or what `encode` made.
-            params: how to choose and when to stop.
-            clock: the engine's.
-
         Raises:
             ValueError: the prompt or a parameter cannot be served.
         """
@@ -104,7 +102,15 @@ class RequestMaker:
                 f"stop={sampling.stop!r}: needs a tokenizer, and skip_tokenizer_init=True loads none;"
                 " stop_token_ids works"
             )
-        marks = self._reasoning_marks(prompt, sampling)
+        marks, budget = None, None
+        num_tokens = sampling.thinking_token_budget if self._tokenizer.makes_text else None
+        if num_tokens is not None or (sampling.stop and not sampling.stop_in_reasoning):
+            text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
+            marks = self._tokenizer.response_format.reasoning_marks(text)
+        if marks is not None and num_tokens is not None:
+            tokenizer = self._tokenizer
+            encode = partial(tokenizer.encode, add_special_tokens=False)
+            budget = ThinkingBudget.of(marks, num_tokens, tokenizer.token_bytes, encode)
         return PreparedRequest(
             prompt,
             params,
@@ -114,7 +120,7 @@ class RequestMaker:
             None
             if sampling.structured_outputs is None
             else self._grammars.compile(sampling.structured_outputs),
-            self._thinking_budget(marks, sampling.thinking_token_budget),
+            budget,
         )
 
     def preparing_takes_time(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
@@ -125,29 +131,6 @@ class RequestMaker:
             or bool(sampling.bad_words or sampling.stop)
             or sampling.structured_outputs is not None
             or sampling.thinking_token_budget is not None
-        )
-
-    def _reasoning_marks(
-        self, prompt: EncodedPrompt, params: SamplingParams
-    ) -> ReasoningMarks | None:
-        needed_by_stop = bool(params.stop) and not params.stop_in_reasoning
-        needed_by_budget = params.thinking_token_budget is not None and self._tokenizer.makes_text
-        if not needed_by_stop and not needed_by_budget:
-            return None
-        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
-        return self._tokenizer.response_format.reasoning_marks(text)
-
-    def _thinking_budget(
-        self, marks: ReasoningMarks | None, num_tokens: int | None
-    ) -> ThinkingBudget | None:
-        if marks is None or num_tokens is None:
-            return None
-        tokenizer = self._tokenizer
-        return ThinkingBudget.of(
-            marks,
-            num_tokens,
-            tokenizer.token_bytes,
-            lambda text: tokenizer.encode(text, add_special_tokens=False),
         )
 
     def make(
@@ -164,18 +147,14 @@ class RequestMaker:
 
         Args:
             request_id: the caller's; the requests are called request_id/0 and so on.
-            prepared: the prompt, and how to choose and when to stop.
-            priority: lower is sooner.
-            cache_salt: who may share blocks.
-            caller: whose fair share of the engine the request uses.
-            caller_weight: of this share.
+            priority, cache_salt, caller, caller_weight: as in `LLMEngine.add_request`.
 
         Raises:
             ValueError: names the field, the value and what is allowed.
         """
         priority = _PRIORITY.integer("priority", priority)
-        _check_cache_salt(cache_salt)
         prompt, params = prepared.prompt, prepared.params
+        salt = self._cache_salt(cache_salt, len(prompt.token_ids))
         sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
         sampling = sampling.with_max_tokens(is_chat=prompt.is_chat)
         sampling.check_vocabulary(self._config.vocab_size)
@@ -192,7 +171,7 @@ class RequestMaker:
             bad_words_token_ids=prepared.bad_words_token_ids,
             grammar=prepared.grammar,
             thinking_budget=prepared.thinking_budget,
-            cache_salt=self._cache_salt(cache_salt, len(prompt.token_ids)),
+            cache_salt=salt,
             priority=priority,
             caller=caller,
             caller_weight=_WEIGHT.real("caller_weight", caller_weight),
@@ -236,25 +215,15 @@ class RequestMaker:
         return token_ids
 
     def _cache_salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
-        """The caller's salt and the length that keys depend on, if they do.
-
-        Beyond the trained length these scalings rotate every key by a function of the prompt's
-        length, so only prompts of the same length may share blocks.
-        """
-        rope_length = None
-        for rope in self._config.ropes:
-            if rope.trained_length is not None and num_prompt_tokens > rope.trained_length:
-                rope_length = num_prompt_tokens
+        """The caller's salt and the length that keys depend on, if they do: then only prompts of the same length
+        may share blocks."""
+        if not isinstance(cache_salt, str | None):
+            raise ValueError(f"cache_salt={cache_salt!r}: must be text or None")
+        if cache_salt is not None and len(cache_salt) > MAX_CACHE_SALT:
+            raise ValueError(
+                f"cache_salt: has {len(cache_salt)} characters; at most {MAX_CACHE_SALT} are allowed"
+            )
+        is_longer = any(num_prompt_tokens > length for length in self._trained_lengths)
+        rope_length = num_prompt_tokens if is_longer else None
         # Quoted: no salt that a caller chooses can look like another pair.
         return ascii((cache_salt, rope_length)).encode()
-
-
-def _check_cache_salt(cache_salt: str | None) -> None:
-    if cache_salt is None:
-        return
-    if not isinstance(cache_salt, str):
-        raise ValueError(f"cache_salt={cache_salt!r}: must be text or None")
-    if len(cache_salt) > MAX_CACHE_SALT:
-        raise ValueError(
-            f"cache_salt: has {len(cache_salt)} characters; at most {MAX_CACHE_SALT} are allowed"
-        )

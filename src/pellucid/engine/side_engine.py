@@ -1,9 +1,8 @@
 """A side engine: another engine over the same weights, stepped on the thread of the main one, in turns with it."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar, final
+from typing import final
 
 from pellucid.engine.engine_thread import EngineThread
 from pellucid.engine.llm_engine import LLMEngine
@@ -13,8 +12,6 @@ from pellucid.loaded_model import load_draft_model
 from pellucid.observing.event_bus import Subscriber
 from pellucid.observing.events import Level
 from pellucid.outputs import CompletionDelta, RequestOutput
-
-Result = TypeVar("Result")
 
 
 @final
@@ -43,7 +40,7 @@ class SideEngine:
             model = thread.engine.model
             return LLMEngine(config, model, draft=load_draft_model(config, model))
 
-        return cls(thread, await _on(thread, make))
+        return cls(thread, await thread.ask(make))
 
     def subscribe(self, subscriber: Subscriber, level: Level) -> None:
         """Calls `subscriber` with the engine's events, on the engine's thread."""
@@ -58,13 +55,13 @@ class SideEngine:
             ValueError: the prompt or a parameter cannot be served.
         """
         add = partial(self._engine.add_request, list(prompt_token_ids), params, request_id)
-        return await _on(self._thread, add)
+        return await self._thread.ask(add)
 
     async def step(self) -> list[CompletionDelta]:
         """One step; nothing if no request is unfinished."""
-        return await _on(
-            self._thread,
-            lambda: self._engine.step() if self._engine.has_unfinished_requests else [],
+        engine = self._engine
+        return await self._thread.ask(
+            lambda: engine.step() if engine.has_unfinished_requests else []
         )
 
     @property
@@ -85,8 +82,4 @@ class SideEngine:
                 self._engine.abort(request_id)
             self._engine.close()
 
-        await _on(self._thread, close)
-
-
-async def _on(thread: EngineThread, function: Callable[[], Result]) -> Result:
-    return await asyncio.wrap_future(thread.call(function))
+        await self._thread.ask(close)

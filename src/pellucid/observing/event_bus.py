@@ -19,10 +19,24 @@ class Interest:
     level: Level
     tokens_of: frozenset[str] | None  # None: of all
 
+    @classmethod
+    def of(cls, level: Level, tokens_of: Collection[str] | None) -> "Interest":
+        return cls(level, None if tokens_of is None else frozenset(tokens_of))
+
     def covers(self, event: Event) -> bool:
         if isinstance(event, Token) and self.tokens_of is not None:
             return self.level >= Level.TOKEN and _is_among(event.req, self.tokens_of)
         return self.level >= event.level
+
+
+def union(interests: Collection[Interest]) -> Interest:
+    """What one or more subscribers want together."""
+    watched: frozenset[str] | None = frozenset()
+    for interest in interests:
+        if interest.level >= Level.TOKEN and watched is not None:
+            few = interest.tokens_of
+            watched = None if few is None else watched | few
+    return Interest(max(interest.level for interest in interests), watched)
 
 
 def _is_among(completion: str, names: frozenset[str]) -> bool:
@@ -134,21 +148,17 @@ class EventBus:
         with self._lock:
             if subscriber in self._subscribers:
                 raise ValueError("subscriber: has subscribed already")
-            watched = None if tokens_of is None else frozenset(tokens_of)
-            self._subscribers[subscriber] = Interest(level, watched)
+            self._subscribers[subscriber] = Interest.of(level, tokens_of)
             self._count()
             if self._hello is not None:
                 self.emit(self._hello)
         return lambda: self._drop(subscriber)
 
-    def change_interest(
-        self, subscriber: Subscriber, level: Level, tokens_of: Collection[str] | None = None
-    ) -> None:
+    def change_interest(self, subscriber: Subscriber, interest: Interest) -> None:
         """Changes the events that a subscriber gets; ignores a subscriber that was removed."""
         with self._lock:
             if subscriber in self._subscribers:
-                watched = None if tokens_of is None else frozenset(tokens_of)
-                self._subscribers[subscriber] = Interest(level, watched)
+                self._subscribers[subscriber] = interest
                 self._count()
 
     def emit(self, event: Event) -> None:
@@ -178,11 +188,8 @@ class EventBus:
             self._count()
 
     def _count(self) -> None:
-        interests = self._subscribers.values()
-        self.active = bool(interests)
-        self._level = max((interest.level for interest in interests), default=-1)
-        self._watched = frozenset()
-        for interest in interests:
-            if interest.level >= Level.TOKEN and self._watched is not None:
-                few = interest.tokens_of
-                self._watched = None if few is None else self._watched | few
+        self.active = bool(self._subscribers)
+        self._level, self._watched = -1, frozenset()
+        if self.active:
+            wanted = union(self._subscribers.values())
+            self._level, self._watched = wanted.level, wanted.tokens_of

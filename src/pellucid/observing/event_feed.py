@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from threading import Lock
 from typing import final
 
-from pellucid.observing.event_bus import EventBus, Interest
+from pellucid.observing.event_bus import EventBus, Interest, union
 from pellucid.observing.events import EventRecord, Gap, Level
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
@@ -52,12 +52,13 @@ class EventFeed:
             after_seq: the last event that it has got already; it continues after that if the ring still has
                 the next one. None: it gets events from now on.
         """
+        interest = Interest.of(level, tokens_of)
         with self._readers_lock:
             if after_seq is None:
-                reader = FeedReader(self, level, self._end, tokens_of=tokens_of)
+                reader = FeedReader(self, interest, self._end)
             else:
                 position, is_missing = self._position(after_seq)
-                reader = FeedReader(self, level, position, after_seq, is_missing, tokens_of)
+                reader = FeedReader(self, interest, position, after_seq, is_missing)
             self._readers.add(reader)
             is_first = self._unsubscribe is None
             self._listen()
@@ -112,16 +113,11 @@ class EventFeed:
                 self._unsubscribe()
                 self._unsubscribe = None
             return
-        level = max(reader.level for reader in self._readers)
-        tokens_of: frozenset[str] | None = frozenset()
-        for reader in self._readers:
-            if reader.level >= Level.TOKEN and tokens_of is not None:
-                few = reader.tokens_of
-                tokens_of = None if few is None else tokens_of | few
+        wanted = union([reader.interest for reader in self._readers])
         if self._unsubscribe is None:
-            self._unsubscribe = self._bus.subscribe(self._put, level, tokens_of)
+            self._unsubscribe = self._bus.subscribe(self._put, wanted.level, wanted.tokens_of)
         else:
-            self._bus.change_interest(self._put, level, tokens_of)
+            self._bus.change_interest(self._put, wanted)
 
 
 @final
@@ -129,22 +125,19 @@ class FeedReader:
     """One reader of a feed, at its own pace. `EventFeed.read` makes it.
 
     Attributes:
-        level: the highest level of the events that it gets.
-        tokens_of: whose tokens; None: of all.
+        interest: the events that it gets.
         last_seq: of the last event that it was given or that it missed; None: none yet.
     """
 
     def __init__(
         self,
         feed: EventFeed,
-        level: Level,
+        interest: Interest,
         position: int,
         last_seq: int | None = None,
         is_missing: bool = False,
-        tokens_of: Collection[str] | None = None,
     ) -> None:
-        self.level = level
-        self.tokens_of = None if tokens_of is None else frozenset(tokens_of)
+        self.interest = interest
         self.last_seq = last_seq
         self._feed = feed
         self._position = position
@@ -159,8 +152,7 @@ class FeedReader:
         if not records:
             return []
         missed = self._is_missing or first > self._position
-        interest = Interest(self.level, self.tokens_of)
-        given = [record for record in records if interest.covers(record.event)]
+        given = [record for record in records if self.interest.covers(record.event)]
         if missed:
             oldest = records[0]
             from_seq = 0 if self.last_seq is None else self.last_seq + 1

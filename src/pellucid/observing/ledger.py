@@ -24,7 +24,7 @@ waits for whole steps, so each request of a step books all of the step's time.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
 from heapq import nlargest
 
 # Most requests in `stalled_by` and `blocked_by`, and most ended requests that are remembered.
@@ -121,17 +121,6 @@ class Work:
         return self.has_output and not self.num_recomputed
 
 
-class _State(Enum):
-    QUEUED = Part.QUEUE
-    RUNNING = Part.OTHER
-    PREEMPTED = Part.PREEMPTED
-
-    @property
-    def idle(self) -> Part:
-        """What time is in which no step has a part of the request."""
-        return self.value
-
-
 @dataclass(slots=True)
 class _Entry:
     """The time of one request that has been booked so far."""
@@ -139,7 +128,7 @@ class _Entry:
     arrived: float
     booked: float  # up to when
     seconds: list[float]  # by part
-    state: _State = _State.QUEUED
+    idle: Part = Part.QUEUE  # what time is in which no step has a part of the request
     admitted: float = 0.0
     num_recomputed: int = 0
     stalled_by: dict[str, float] | None = None
@@ -246,7 +235,7 @@ class LedgerBook:
     def close(self, request_id: str, now: float) -> Ledger:
         """Closes the ledger of a request that has ended."""
         entry = self._entries.pop(request_id)
-        entry.book(entry.state.idle, now)
+        entry.book(entry.idle, now)
         self._leave(request_id, now)
         tokenize, queue, prefill, decode, stall, preempted, sampling, emit, other, drafting = (
             entry.seconds
@@ -271,16 +260,16 @@ class LedgerBook:
     def _admit(self, request_id: str, now: float) -> None:
         entry = self._entries[request_id]
         # If the step before could have admitted it, other requests were in its way.
-        if entry.state is _State.QUEUED and entry.booked <= self._last_start:
+        if entry.idle is Part.QUEUE and entry.booked <= self._last_start:
             entry.blocked_by = self._running_between(entry.booked, now)
-        entry.book(entry.state.idle, now)
-        entry.state = _State.RUNNING
+        entry.book(entry.idle, now)
+        entry.idle = Part.OTHER
         entry.admitted = self._running[request_id] = now
 
     def _preempt(self, request_id: str, now: float) -> None:
         entry = self._entries[request_id]
-        entry.book(entry.state.idle, now)
-        entry.state = _State.PREEMPTED
+        entry.book(entry.idle, now)
+        entry.idle = Part.PREEMPTED
         self._leave(request_id, now)
 
     def _leave(self, request_id: str, now: float) -> None:
@@ -304,32 +293,21 @@ class LedgerBook:
         self, times: StepTimes, works: Sequence[Work], catching_up: Mapping[str, int]
     ) -> None:
         total_flops = sum(work.flops for work in works)
+        forward = times.executed - times.scheduled
         for work in works:
             entry = self._entries[work.request_id]
             entry.book_scheduling(times)
-            self._book_forward(entry, times, work, total_flops, catching_up)
+            if work.num_recomputed:
+                share = self._recomputed_flops(work) / work.flops
+                entry.book(Part.PREEMPTED, times.scheduled + forward * share)
+                entry.num_recomputed += work.num_recomputed
+            elif work.has_output:
+                stall = forward * sum(catching_up.values()) / total_flops
+                entry.book(Part.STALL, times.scheduled + stall)
+                entry.blame(stall, catching_up)
+            entry.book(Part.DECODE if work.has_output else Part.PREFILL, times.executed)
             entry.book(Part.SAMPLING, times.sampled)
             entry.book(Part.EMIT, times.emitted)
-
-    def _book_forward(
-        self,
-        entry: _Entry,
-        times: StepTimes,
-        work: Work,
-        total_flops: int,
-        catching_up: Mapping[str, int],
-    ) -> None:
-        """Books `times.scheduled` .. `times.executed`."""
-        forward = times.executed - times.scheduled
-        if work.num_recomputed:
-            share = self._recomputed_flops(work) / work.flops
-            entry.book(Part.PREEMPTED, times.scheduled + forward * share)
-            entry.num_recomputed += work.num_recomputed
-        elif work.has_output and catching_up:
-            stall = forward * sum(catching_up.values()) / total_flops
-            entry.book(Part.STALL, times.scheduled + stall)
-            entry.blame(stall, catching_up)
-        entry.book(Part.DECODE if work.has_output else Part.PREFILL, times.executed)
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:

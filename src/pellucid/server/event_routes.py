@@ -58,7 +58,7 @@ class EventRoutes(Handlers):
     ) -> AsyncGenerator[bytes, None]:
         visibility = self.service.visibility
         if begins:
-            yield await self._snapshot_frame(call, reader.level)
+            yield await self._snapshot_frame(call, reader.interest.level)
         async for records in reader.batches():
             # All of a batch in one frame: a reader at level token gets thousands a second.
             frames = [
@@ -69,7 +69,7 @@ class EventRoutes(Handlers):
             if frames:
                 yield b"".join(frames)
             if isinstance(records[0].event, Gap):
-                yield await self._snapshot_frame(call, reader.level)
+                yield await self._snapshot_frame(call, reader.interest.level)
 
     async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
         snapshot = await self._snapshot(call, level)

@@ -27,7 +27,15 @@ class StopStrings:
             self._insert(string)
         # Per node: the node of the longest proper suffix of its text that is a prefix of a stop string
         self._suffix = [0] * len(self.depth)
-        self._link_suffixes()
+        # Breadth first: suffixes are shorter, so they are linked already.
+        queue = deque(self._children[0].values())
+        while queue:
+            node = queue.popleft()
+            if self.match[node] is None:
+                self.match[node] = self.match[self._suffix[node]]
+            for char, child in self._children[node].items():
+                self._suffix[child] = self.advance(self._suffix[node], char)
+                queue.append(child)
 
     def advance(self, node: int, char: str) -> int:
         """The node after one more character."""
@@ -51,17 +59,6 @@ class StopStrings:
                 self.match.append(None)
             node = child
         self.match[node] = string
-
-    def _link_suffixes(self) -> None:
-        # Breadth first: suffixes are shorter, so they are linked already.
-        queue = deque(self._children[0].values())
-        while queue:
-            node = queue.popleft()
-            if self.match[node] is None:
-                self.match[node] = self.match[self._suffix[node]]
-            for char, child in self._children[node].items():
-                self._suffix[child] = self.advance(self._suffix[node], char)
-                queue.append(child)
 
 
 class StopStringMatcher:
