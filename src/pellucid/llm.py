@@ -284,9 +284,6 @@ class _Batch:
     these alone. A prompt arrives when the engine gets it. So a long list of one thread delays the requests of
     others only by what the engine has of it, and `max_time` does not pass while a prompt waits for the list's others:
     a request with `max_time` comes when there is a seat for it.
-
-    Args:
-        max_num_seqs: the engine's seats.
     """
 
     def __init__(self, max_num_seqs: int) -> None:

@@ -34,7 +34,6 @@ def progress(label: str, describe: Describe, *, quiet: bool = False) -> Iterator
     Args:
         label: what is going on, one word.
         describe: the numbers behind the label.
-        quiet: whether nothing is shown.
     """
     if quiet:
         yield lambda done, total: None

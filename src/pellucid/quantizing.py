@@ -53,8 +53,6 @@ class QuantizationReport:
     """What quantization did to a model.
 
     Args:
-        source: the directory that was read.
-        output: the directory that was written.
         quantization: the format, as in `EngineConfig.quantization`.
         bytes_before: of the tensors read.
         bytes_after: of the tensors written.

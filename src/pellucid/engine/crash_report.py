@@ -22,10 +22,6 @@ _log = logging.getLogger(__name__)
 def write_crash_report(engine: LLMEngine, error: BaseException) -> Path | None:
     """Writes a report into the directory for temporary files, readable by the owner alone, and logs where.
 
-    Args:
-        engine: that has failed, on its thread.
-        error: what it failed with.
-
     Returns:
         The file; None if it could not be written, which is logged.
     """

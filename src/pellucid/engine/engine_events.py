@@ -59,8 +59,6 @@ def hello(
     """The event `hello`, which describes an engine; made once for each engine.
 
     Args:
-        weights: the weights that a step reads.
-        plan: the memory plan.
         ceilings: of the machine; None: not measured.
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
@@ -138,7 +136,6 @@ def request_added(
     Args:
         parent_id: the caller's request, of which this generation is a completion.
         arrive_us: since the engine's start.
-        with_prompt: whether the token ids are wanted.
     """
     return RequestAdded(
         req=request.request_id,
@@ -198,7 +195,6 @@ def token_chosen(
 
     Args:
         position: in the request's tokens, the prompt included.
-        show: a token's text, alone.
         itl_us: since the token before.
     """
     chosen = observation.logprobs.chosen
@@ -232,8 +228,6 @@ class StepCosts:
     """Counts the bytes and operations of a step.
 
     Args:
-        model_config: the model's shape, for the formulas.
-        weights: the weights that a step reads.
         plan: for the size of a block.
         budget: most tokens of a step.
         ceilings: for predictions; None: not measured.

@@ -198,9 +198,6 @@ class Inspector:
 
     Args:
         config: the user's settings; one look computes as many positions as a step may have.
-        model: what runs.
-        scheduler: whose blocks and requests are looked at.
-        model_runner: owns the KV cache.
         request_maker: makes the requests whose tokens are looked at again.
     """
 

@@ -37,8 +37,6 @@ class KVStorage:
     """The KV cache, and the stores to which its blocks move.
 
     Args:
-        plan: the sizes.
-        kv_cache: the arrays.
         prefix_store: blocks on disk; None without `prefix_cache_dir`.
         swap_file: blocks of preempted requests; None without `swap_space`.
         transfer: moves blocks between them.
@@ -79,8 +77,6 @@ def make_kv_storage(
     when blocks are written.
 
     Args:
-        config: the user's settings.
-        model: the loaded model.
         bus: gets warnings about files of the prefix cache.
         draft, has_drafts: as in `EngineModels`.
 

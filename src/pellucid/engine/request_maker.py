@@ -49,8 +49,6 @@ class RequestMaker:
     """Knows what the model can be asked for. Without state: any thread may call it.
 
     Args:
-        config: the model's facts.
-        tokenizer: the model's.
         max_model_len: longest prompt + output in tokens.
     """
 

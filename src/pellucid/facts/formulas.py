@@ -103,11 +103,7 @@ def attention_pairs(start: int, end: int, window: int | None = None) -> int:
 
 
 class ForwardFlops:
-    """FLOPs of requests on one model; what does not depend on the request is computed once.
-
-    Args:
-        shape: the model's.
-    """
+    """FLOPs of requests on one model; what does not depend on the request is computed once."""
 
     def __init__(self, shape: ModelConfig) -> None:
         first = shape.first_without_kv
@@ -281,7 +277,6 @@ class KVBytes:
     model: a state is read and written once, however many tokens of its request a step has.
 
     Args:
-        shape: the model's.
         bytes_per_position: of all layers that have keys and values, scales included.
     """
 

@@ -23,7 +23,6 @@ class JsonObject:
 
     Args:
         path: the file, for messages.
-        values: the parsed object.
         name: the dotted keys that lead to this object inside the file; empty at the top.
         defaults: what missing keys stand for.
     """

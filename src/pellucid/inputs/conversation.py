@@ -34,9 +34,6 @@ def checked_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
     and empty text without. The arguments of a tool call become an object, or stay text if they are none; the two names
     of reasoning become one: `reasoning_content`.
 
-    Args:
-        messages: the oldest first.
-
     Raises:
         ValueError: names the message, the key, the value and what is allowed.
     """

@@ -86,7 +86,6 @@ def params_for_each(
 
     Args:
         params: for all prompts, or one for each; None is `default`.
-        num_prompts: how many there are.
         default: None where parameters must be given.
         kind: the class of parameters that the caller's method takes.
 

@@ -111,7 +111,6 @@ class PromptTooLongError(ValueError):
     """A prompt leaves no room for an answer in the context.
 
     Args:
-        num_tokens: of the prompt.
         max_model_len: longest prompt + output.
         at_least: the prompt was not counted to its end.
 

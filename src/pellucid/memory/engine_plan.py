@@ -33,8 +33,6 @@ class ModelNeeds:
     """What a plan takes of a model.
 
     Args:
-        config: its facts.
-        backend: that runs it.
         weight_bytes: of all weights in memory.
         scratch_bytes: of activations between the ops of the largest step.
     """
@@ -101,9 +99,6 @@ class EnginePlan:
     """The sizes of an engine.
 
     Args:
-        models: whose sizes these are.
-        memory: of all of it.
-        cache: the model's.
         draft_cache: the draft model's; None: there is none.
         max_pending_blocks: most blocks that wait for the disk; as many may have been read and wait for their request.
         max_extra_logits: rows of logits that a step may have beside one for each request.
@@ -153,7 +148,6 @@ def plan_engine(config: EngineConfig, models: EngineModels, available: int | Non
     """Plans the memory of an engine.
 
     Args:
-        config: the user's settings.
         available: bytes that the process can take beside the weights; None: unknown.
 
     Raises:

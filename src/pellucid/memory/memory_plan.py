@@ -26,7 +26,6 @@ class PlannedWeights:
     """Bytes in memory, without the padding of kernels' layouts, which is under a percent.
 
     Args:
-        total: of all weights.
         largest: of the largest matrix, which is there twice while it is laid out.
     """
 
@@ -46,9 +45,7 @@ def plan_weights(
     files.
 
     Args:
-        model: opened.
         itemsize: as in `backends.base.Weights`.
-        quantization: as in `EngineConfig`.
         with_experts: False leaves out experts, which go to a file.
     """
     sizes = [
@@ -128,7 +125,6 @@ class MemoryPlan:
         bytes_per_block: of the layers of a group, K and V, scales and padding included.
         num_blocks: of the KV cache, for all groups.
         block_needs: how many of them a request holds.
-        max_model_len: tokens of the longest sequence.
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         decided_by: what decided `num_blocks`, for people.
@@ -245,8 +241,6 @@ def plan_memory(
     Args:
         config: `num_kv_blocks` takes precedence over `kv_cache_memory` (bytes), and that over the remaining memory;
             `memory_utilization` is the share of `available` that the engine may use.
-        needs: bytes.
-        max_model_len: tokens of the longest sequence.
         available: bytes that the process can still take after its weights have been loaded.
 
     Raises:

@@ -24,7 +24,6 @@ class EventFeed:
 
     Args:
         bus: the engine's. The feed listens at the highest level of its readers, and not at all without any.
-        capacity: events that are kept.
     """
 
     def __init__(self, bus: EventBus, capacity: int = DEFAULT_CAPACITY) -> None:

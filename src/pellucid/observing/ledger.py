@@ -164,11 +164,7 @@ class _Entry:
 
 class LedgerBook:
     """Owns the ledgers of unfinished requests. Booking a step takes time for the requests in it, not for
-    those that wait.
-
-    Args:
-        flops: of one request's positions.
-    """
+    those that wait."""
 
     def __init__(self, flops: Flops) -> None:
         self._flops = flops
@@ -197,7 +193,6 @@ class LedgerBook:
         """Books a step that has ended.
 
         Args:
-            works: the work of each request in it.
             preempted: requests that were preempted when the step was scheduled.
             left_out: running requests for which the budget was used up.
         """

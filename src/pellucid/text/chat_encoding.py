@@ -28,10 +28,6 @@ class ChatEncoder:
 
     Text that becomes a control token only together with its surroundings is not found: one half at
     the end of a message, the other at the start of the template's text after it.
-
-    Args:
-        encoder: text to ids.
-        template: the model's, or a request's own.
     """
 
     def __init__(self, encoder: TextEncoder, template: ChatTemplate) -> None:
@@ -43,7 +39,6 @@ class ChatEncoder:
         """The conversation as text.
 
         Args:
-            prompt: the conversation.
             max_model_len: tokens of prompt and answer: a conversation that is certainly longer is refused.
 
         Raises:
@@ -58,7 +53,6 @@ class ChatEncoder:
         """The ids of the rendered conversation; the template alone decides on a BOS token.
 
         Args:
-            prompt: the conversation.
             max_model_len: tokens of prompt and answer. A conversation that is certainly longer is refused before
                 it is rendered, or before all of it is encoded.
 

@@ -34,7 +34,6 @@ class ChatTemplateLimits:
         seconds: processor time for one conversation; on Windows time by the clock. With the model's load and a
             worker's start, a refusal takes less than 2 s of an idle machine.
         memory_bytes: address space of a worker, where the system has such a limit.
-        source_chars: length of a template.
         text_chars: length of the text that it writes.
         num_workers: renderings at a time; further ones wait.
     """
@@ -72,7 +71,6 @@ class ChatTemplate:
     Args:
         source: the template, in Jinja as transformers understands it.
         special_tokens: the template's variables `bos_token`, `eos_token` and so on.
-        model: the model's name for error messages.
         workers: render it; left out, it has workers of its own.
 
     Raises:
@@ -119,8 +117,6 @@ class ChatTemplate:
         Args:
             messages: in the template's form, the oldest first.
             add_generation_prompt: end with the text that opens the assistant's answer.
-            tools: functions that the model may call.
-            variables: further variables of the template.
             time_left: shared with earlier renderings of the conversation; left out, the limits' seconds.
 
         Raises:
@@ -169,9 +165,6 @@ class TemplateWorkers:
 
     A process starts when all others are busy, and stays for later conversations. It is replaced if a template had
     to be killed.
-
-    Args:
-        limits: what a rendering may use.
     """
 
     def __init__(self, limits: ChatTemplateLimits = DEFAULT_LIMITS) -> None:
@@ -183,7 +176,6 @@ class TemplateWorkers:
         """A worker's reply to a request; `chat_template_worker.py` defines both.
 
         Args:
-            request: what to render.
             seconds: by the clock, from when a worker is free.
 
         Raises:

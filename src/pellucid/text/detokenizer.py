@@ -22,9 +22,7 @@ class IncrementalDetokenizer:
     section 3.9, substitution of maximal subparts) as soon as that is certain. O(1) per token.
 
     Args:
-        tokenizer: the model's.
         prompt_token_ids: what the output continues; may be empty.
-        skip_special_tokens: special tokens add no text.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class GrammarMatcher:
     Args:
         matcher: llguidance's, of this answer alone.
         end_token_ids: tokens that may end the answer wherever the rule allows an end.
-        vocab_size: V.
     """
 
     def __init__(self, matcher: Any, end_token_ids: Sequence[int], vocab_size: int) -> None:
@@ -46,9 +45,6 @@ class GrammarMatcher:
 
     def mask(self, token_ids: Sequence[int]) -> bytes:
         """The tokens that may follow: [ceil(V / 32)] words of 32 bits, the lowest of each first.
-
-        Args:
-            token_ids: the answer so far.
 
         Raises:
             ValueError: the answer breaks the rule, or the rule is too complex.
@@ -90,9 +86,7 @@ class GrammarCompiler:
     """Compiles rules for one tokenizer, and keeps the latest. Threads may share it.
 
     Args:
-        tokenizer: the model's.
         eos_token_ids: the model's. Tokens that end a turn of the chat template end an answer as well.
-        max_cached_bytes: of the rules that are kept.
     """
 
     def __init__(

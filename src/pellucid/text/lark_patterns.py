@@ -123,11 +123,7 @@ class _Tokens:
 
 
 class _Expansion:
-    """Writes rules as patterns.
-
-    Args:
-        rules: the tokens of each.
-    """
+    """Writes rules as patterns."""
 
     def __init__(self, rules: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         self._rules = rules

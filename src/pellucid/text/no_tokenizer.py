@@ -12,11 +12,7 @@ from pellucid.text.tokenizer import Tokenizer
 
 
 class NoTokenizer(Tokenizer):
-    """Gives every token id the empty text, and refuses to encode.
-
-    Args:
-        vocab_size: V of the model.
-    """
+    """Gives every token id the empty text, and refuses to encode."""
 
     makes_text = False
 

@@ -36,12 +36,7 @@ class ReasoningState:
 
 
 class ReasoningTokens:
-    """Tells which tokens of the answers to one prompt are reasoning. It holds no state of an answer.
-
-    Args:
-        marks: the texts around reasoning.
-        bytes_of: the bytes of a token.
-    """
+    """Tells which tokens of the answers to one prompt are reasoning. It holds no state of an answer."""
 
     def __init__(self, marks: ReasoningMarks, bytes_of: Callable[[int], bytes]) -> None:
         self._opens, self.closes = _automaton(marks.opens), _automaton(marks.closes)
@@ -81,7 +76,6 @@ class ThinkingBudget:
     stored, so that a call with one more token costs one step.
 
     Args:
-        tokens: tells which tokens are reasoning.
         num_tokens: the budget, over all regions of reasoning of the answer.
         next_token_ids: the token that continues a text that ends reasoning, by node of these texts' automaton.
     """
@@ -107,8 +101,6 @@ class ThinkingBudget:
 
         Args:
             marks: the texts around reasoning. Of several that end it, the one of the fewest tokens is forced.
-            num_tokens: the budget.
-            bytes_of: the bytes of a token.
             encode: the tokens of a text, without any around it.
         """
         tokens = ReasoningTokens(marks, bytes_of)
@@ -131,9 +123,6 @@ class ThinkingBudget:
         """The only token that may come next; None: any.
 
         A character that is not complete is completed first, if that takes few tokens.
-
-        Args:
-            token_ids: the answer so far.
         """
         self._go_to(token_ids)
         state = self._states[-1]

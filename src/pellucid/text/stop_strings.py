@@ -70,7 +70,6 @@ class StopStringMatcher:
     characters that may turn out to begin a stop string are held back.
 
     Args:
-        stop: the stop strings.
         include_in_output: let the matched stop string out as well. Nothing needs to be held back then.
         reasoning: pass on the text of reasoning, and the white space after it, without looking for stop
             strings; None: look everywhere.

@@ -106,7 +106,6 @@ def in_forms(
 
     Args:
         messages: as `checked_messages` makes them.
-        forms: the template's.
         template: decides which names of roles and of reasoning there are.
     """
     developer_role = "developer" if template.mentions("developer") else "system"

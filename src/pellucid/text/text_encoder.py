@@ -23,12 +23,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 class TextEncoder:
-    """Encodes text. Threads may share it.
-
-    Args:
-        hf_tokenizer: the tokenizers library's tokenizer.
-        model: the model's name for error messages.
-    """
+    """Encodes text. Threads may share it."""
 
     def __init__(self, hf_tokenizer: HfTokenizer, model: str) -> None:
         self.hf_tokenizer = hf_tokenizer
@@ -53,10 +48,6 @@ class TextEncoder:
 
     def check_length(self, text: str, max_model_len: int) -> None:
         """Refuses a text that certainly has too many tokens, without encoding all of it.
-
-        Args:
-            text: of a prompt.
-            max_model_len: tokens of prompt and answer.
 
         Raises:
             PromptTooLongError: the text does not fit.

@@ -38,7 +38,6 @@ class Tokenizer:
         chat_template: the template's source, None if the model has none.
         tool_chat_template: the template for conversations with tools, if it is another one.
         response_template: what answers mean, as transformers stores it; None if the model does not say.
-        model: the model's name for error messages.
 
     Raises:
         ValueError: a token's id is not below `vocab_size`. Special tokens may be, except BOS and
@@ -110,7 +109,6 @@ class Tokenizer:
         """The ids of a text, in which the text of a special token is this token.
 
         Args:
-            text: any length; nothing is cut.
             add_special_tokens: also what the tokenizer puts around a text, such as BOS. Not for text
                 that a chat template has written.
             max_model_len: tokens of prompt and answer: a text that is certainly longer is refused before all of
@@ -172,7 +170,6 @@ class Tokenizer:
         """The conversation as text, or as token ids.
 
         Args:
-            messages: the oldest first.
             add_generation_prompt: end with what opens the assistant's answer; left out, unless the final
                 message is continued.
             tokenize: return token ids. (In transformers this is the default.)
@@ -208,7 +205,6 @@ class Tokenizer:
         """The ids of a conversation. See `ChatEncoder.encode`.
 
         Args:
-            prompt: the conversation.
             max_model_len: tokens of prompt and answer: a conversation that is certainly longer is refused early.
 
         Raises:

@@ -100,8 +100,6 @@ def in_order(messages: Sequence[Message], order: TurnOrder, developer_role: str)
     - Ids of calls get the form that the template takes.
 
     Args:
-        messages: as `checked_messages` makes them.
-        order: the template's.
         developer_role: the role of a developer's message at the beginning.
     """
     arranged, others = _with_one_system(messages, developer_role)

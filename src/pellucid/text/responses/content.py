@@ -15,11 +15,6 @@ _OPEN, _CLOSE = "\x01", "\x02"
 def parsed_content(text: str, form: str, args: Mapping[str, Any]) -> Any:
     """The value of a field's content.
 
-    Args:
-        text: what stands between the field's delimiters.
-        form: one of `template.FORMS`.
-        args: the form's.
-
     Raises:
         ValueError: the text does not have this form.
     """

@@ -61,16 +61,12 @@ class ResponseFormat:
 
         Args:
             prompt: the end of the prompt as text, special tokens included, from the last message on at least.
-            tools: those that the model was offered.
         """
         dropped = () if self.skip_special_tokens else tuple(self.special_tokens)
         return ResponseParser(self.template, prompt, tools, dropped)
 
     def reasoning_marks(self, prompt: str) -> ReasoningMarks | None:
         """The texts around reasoning in an answer, for code without a parser.
-
-        Args:
-            prompt: as for `parser`.
 
         Returns:
             None if the model's answers have no reasoning, or if patterns alone find it.
@@ -97,7 +93,6 @@ class ResponseFormat:
             tools: those that may be called, at least one.
             must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from
                 its trigger on.
-            several: more than one call is allowed.
             or_json: with `must_call`, the answer may instead be JSON by this schema.
 
         Returns:

@@ -264,11 +264,7 @@ class ResponseParser:
 
 
 class _Text:
-    """The reasoning or the content of an answer, which may come in several regions.
-
-    Args:
-        kind: of its deltas.
-    """
+    """The reasoning or the content of an answer, which may come in several regions."""
 
     def __init__(self, kind: type[ReasoningText] | type[ContentText]) -> None:
         self._kind = kind

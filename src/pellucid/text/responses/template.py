@@ -119,10 +119,6 @@ class ResponseTemplate:
     def compile(cls, source: Any, name: str = "response_template") -> ResponseTemplate:
         """Checks and compiles a template.
 
-        Args:
-            source: the parsed JSON.
-            name: of the template, for errors.
-
         Raises:
             ValueError: names the key, its value and what is allowed.
         """

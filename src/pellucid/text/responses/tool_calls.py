@@ -29,11 +29,7 @@ _SYNTAX = frozenset(r"\.^$*+?{}[]|()")  # of regular expressions
 
 
 class ToolCalls:
-    """The calls of one answer: their numbers, and the tools that there are.
-
-    Args:
-        tools: what the model was offered.
-    """
+    """The calls of one answer: their numbers, and the tools that there are."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._schemas = {
@@ -68,8 +64,7 @@ class ToolCallReader(Protocol):
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
         """What a piece of text adds, and how many of its characters belong to the region: fewer than all if
-        nothing closes the region, and its calls are complete.
-        """
+        nothing closes the region, and its calls are complete."""
         ...
 
     def end(self, closed: bool) -> list[ResponseDelta]:
@@ -83,8 +78,6 @@ def tool_call_reader(
     """The reader for a field.
 
     Args:
-        field: of the kind "tool_calls".
-        calls: of the answer.
         opening: the text that opened the region.
         captures: the named groups of the pattern that opened it.
     """
@@ -111,7 +104,6 @@ class _Start:
     """How a reader begins calls, and what it does with text that is none.
 
     Args:
-        calls: of the answer.
         opening: the text that opened the region.
         ends_itself: the region ends with its calls, since nothing closes it.
     """
