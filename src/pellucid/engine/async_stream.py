@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import final
 
 from pellucid.outputs import CompletionDelta, RequestOutput
@@ -189,12 +188,7 @@ class AsyncTokenStream:
     async def __aenter__(self) -> "AsyncTokenStream":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     # Of the engine. `start` is called on its thread, before the stream is handed out; the others on

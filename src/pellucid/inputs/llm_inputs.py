@@ -58,7 +58,7 @@ def given_prompts(prompts: Any) -> list[GivenPrompt]:
     if isinstance(prompts, str | bytes | bytearray | ChatPrompt | Mapping) or prompts is None:
         return [_given_prompt("prompts", prompts)]
     several = _elements("prompts", prompts)
-    if several and _is_integer(several[0]):
+    if several and isinstance(several[0], Integral):
         return [_given_prompt("prompts", several)]
     return [_given_prompt(f"prompts[{index}]", prompt) for index, prompt in enumerate(several)]
 
@@ -110,7 +110,7 @@ def priority_of_each(priority: Any, num_prompts: int) -> Sequence[int]:
     """The priority of each prompt: 0 where None is given."""
     if priority is None:
         return [0] * num_prompts
-    if _is_integer(priority):
+    if isinstance(priority, Integral):
         return [operator.index(priority)] * num_prompts
     if not isinstance(priority, Iterable) or isinstance(priority, str | bytes):
         raise ValueError(
@@ -171,10 +171,6 @@ def _elements(name: str, value: Any) -> list[Any]:
     if not isinstance(value, Iterable):
         raise ValueError(f"{name}={value!r}: pass {_EXPECTED}")
     return list(value)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral)
 
 
 def _refuse_params(params: Any, kind: type[RequestParams]) -> NoReturn:

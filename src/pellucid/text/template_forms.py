@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,26 +195,13 @@ def _renderings(
 ) -> Iterator[str]:
     """Those of the conversations that the template takes."""
     for messages in conversations:
-        with suppress(_RefusedError):
-            yield _render(template, time_left, messages, tools)
-
-
-def _render(
-    template: ChatTemplate,
-    time_left: RenderingTime,
-    messages: list[dict[str, Any]],
-    tools: list[dict[str, Any]] | None,
-) -> str:
-    try:
-        return template.render(messages, False, tools, time_left=time_left)
-    except TemplateTimeoutError:
-        raise
-    except ValueError as error:
-        raise _RefusedError from error
-
-
-class _RefusedError(Exception):
-    """A template does not take a conversation."""
+        try:
+            text = template.render(messages, False, tools, time_left=time_left)
+        except TemplateTimeoutError:
+            raise
+        except ValueError:
+            continue
+        yield text
 
 
 def _first_with(text: str, renderings: Iterator[str]) -> str:

@@ -192,26 +192,15 @@ class Tokenizer:
         return self.encode_conversation(chat_prompt(messages, add_generation_prompt, **options))
 
     def render_chat(self, prompt: ChatPrompt, max_model_len: int | None = None) -> str:
-        """The conversation as text. Arguments and errors are those of `ChatEncoder.render`.
-
-        Raises:
-            ValueError: the model has no chat template, or it does not take this conversation.
-        """
+        """The conversation as text. Arguments and errors are those of `ChatEncoder.render`; or the model has no
+        chat template."""
         return self._chat_encoder(prompt).render(prompt, max_model_len)
 
     def encode_conversation(
         self, prompt: ChatPrompt, max_model_len: int | None = None
     ) -> list[int]:
-        """The ids of a conversation. See `ChatEncoder.encode`.
-
-        Args:
-            max_model_len: tokens of prompt and answer: a conversation that is certainly longer is refused early.
-
-        Raises:
-            PromptTooLongError: the conversation does not fit in `max_model_len`.
-            ValueError: the model has no chat template, it does not take this conversation, or the text has
-                a token that the model lacks.
-        """
+        """The ids of a conversation. Arguments and errors are those of `ChatEncoder.encode`; or the model has no
+        chat template, or lacks a token of the text."""
         return self._checked(self._chat_encoder(prompt).encode(prompt, max_model_len))
 
     @property

@@ -18,6 +18,7 @@ from pellucid.loading.files import read_bytes
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 from pellucid.text.text_encoder import is_panic
 from pellucid.text.tokenizer_texts import (
+    added_tokens,
     find_tokenizer_file,
     read_chat_templates,
     read_optional_json,
@@ -89,18 +90,8 @@ def _read_hf_tokenizer(directory: Path) -> HfTokenizer:
 
 
 def _declared_tokens(path: Path, data: bytes) -> list[dict[str, Any]]:
-    """The added tokens of tokenizer.json, [] where it has none or is garbled, which the library will say.
-
-    Parsing all of it once more would take a quarter of a second with a large vocabulary. No other key of
-    this name has a list.
-    """
-    if (key := re.search(rb'"added_tokens"\s*:\s*(?=\[)', data)) is None:
-        return []
-    try:
-        text = data[key.end() :].decode()
-        declared: list[dict[str, Any]] = json.JSONDecoder().raw_decode(text)[0]
-    except (RecursionError, ValueError):
-        return []
+    """The added tokens of tokenizer.json, [] where it has none or is garbled, which the library will say."""
+    declared = added_tokens(data)
     well_formed = all(
         isinstance(token, dict)
         and isinstance(token.get("content"), str)

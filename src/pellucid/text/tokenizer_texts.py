@@ -81,7 +81,8 @@ def read_added_tokens(directory: Path) -> dict[int, str]:
     entries = config.get("added_tokens_decoder")
     found = list(entries.items()) if isinstance(entries, dict) else []
     with open_regular(directory / TOKENIZER_FILE) as file:
-        found += [(token.get("id"), token) for token in _added_tokens(file.read(_BEGINNING_BYTES))]
+        listed = added_tokens(file.read(_BEGINNING_BYTES), "replace")
+    found += [(token.get("id"), token) for token in listed if isinstance(token, dict)]
     return {
         int(token_id): token["content"]
         for token_id, token in found
@@ -91,16 +92,24 @@ def read_added_tokens(directory: Path) -> dict[int, str]:
     }
 
 
-def _added_tokens(beginning: bytes) -> list[dict[str, Any]]:
-    """The list `added_tokens` of tokenizer.json; [] if it is not whole."""
-    if (key := re.search(rb'"added_tokens"\s*:\s*(?=\[)', beginning)) is None:
+def added_tokens(data: bytes, errors: str = "strict") -> list[Any]:
+    """The list `added_tokens` of tokenizer.json, [] if it has none or it is not whole.
+
+    Parsing the file as JSON would take a quarter of a second with a large vocabulary. No other key of this name has
+    a list.
+
+    Args:
+        data: the file, or its beginning.
+        errors: of decoding, as in `bytes.decode`.
+    """
+    if (key := re.search(rb'"added_tokens"\s*:\s*(?=\[)', data)) is None:
         return []
     try:
-        text = beginning[key.end() :].decode(errors="replace")
+        text = data[key.end() :].decode(errors=errors)
         tokens: list[Any] = json.JSONDecoder().raw_decode(text)[0]
     except (RecursionError, ValueError):
         return []
-    return [token for token in tokens if isinstance(token, dict)]
+    return tokens
 
 
 def _read_text(path: Path) -> str:
