@@ -125,34 +125,43 @@ class _Sheet:
         self.numbers.append(Number(name, value, unit, provenance, formula, inputs))
         return value
 
+    def count(
+        self, name: str, value: float, unit: str, formula: str, **inputs: float | str
+    ) -> float:
+        """Adds a number that is exact."""
+        return self.add(name, value, unit, "C", formula, **inputs)
+
+    def estimate(
+        self, name: str, value: float, unit: str, formula: str, **inputs: float | str
+    ) -> float:
+        """Adds a number that is estimated."""
+        return self.add(name, value, unit, "E", formula, **inputs)
+
 
 def _add_size(sheet: _Sheet, model: PlannedModel) -> None:
     """Parameters, and the bytes of weights."""
     layers = formulas.matrix_parameters(model.config)
     embeddings = formulas.embedding_parameters(model.config)
-    sheet.add(
+    sheet.count(
         "parameters",
         layers + embeddings,
         "",
-        "C",
         "matrices of all layers + embeddings",
         layers=layers,
         embeddings=embeddings,
     )
-    sheet.add(
+    sheet.count(
         "active_parameters",
         _active_parameters(model.config),
         "",
-        "C",
         "matrices that a token passes + head",
         layers=formulas.active_matrix_parameters(model.config),
         head=model.config.vocab_size * model.config.hidden_size,
     )
-    sheet.add(
+    sheet.count(
         "weight_bytes",
         model.weight_bytes,
         "B",
-        "C",
         "bytes of all weights, scales included",
         quantization=model.settings.quantization,
     )
@@ -166,11 +175,10 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     """What a request holds of the KV cache and of recurrent states."""
     settings, config = model.settings, model.config
     position = kv_position_bytes(config, settings.kv_cache_dtype)
-    sheet.add(
+    sheet.count(
         "kv_bytes_per_token",
         position,
         "B",
-        "C",
         "sum over layers of 2 * Hkv * d * b",
         kv_cache_dtype=settings.kv_cache_dtype,
         layers=len(config.layers),
@@ -178,11 +186,10 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
         head_dim=config.attentions[0].head_dim,
     )
     needs = block_needs(config, settings.block_size, settings.max_num_batched_tokens)
-    blocks = sheet.add(
+    blocks = sheet.count(
         "kv_blocks_per_request",
         needs.most(work.num_positions),
         "",
-        "C",
         "ceil(n / s)"
         if needs.windows == (None,)
         else "sum over groups of ceil(n / s), at most a window and a step of m tokens",
@@ -192,30 +199,28 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     )
     states = formulas.state_bytes(config)
     if states:
-        sheet.add(
+        sheet.count(
             "state_bytes_per_request",
             states,
             "B",
-            "C",
             "sum over recurrent layers of 4 * numbers of a state",
             layers=sum(layer.recurrence is not None for layer in config.layers),
         )
     block_bytes = model.models.model.backend.kv_bytes_per_block(
         config, settings.block_size, settings.kv_cache_dtype
     )
-    per_request = sheet.add(
+    per_request = sheet.count(
         "kv_bytes_per_request",
         blocks * block_bytes + states,
         "B",
-        "C",
         "blocks * bytes of a block" + (" + states" if states else ""),
         blocks=blocks,
         block_bytes=block_bytes,
         states=states,
         by_formula=work.num_positions * position + states,
     )
-    sheet.add(
-        "kv_bytes_batch", work.batch * per_request, "B", "C", "B * bytes of a request", B=work.batch
+    sheet.count(
+        "kv_bytes_batch", work.batch * per_request, "B", "B * bytes of a request", B=work.batch
     )
 
 
@@ -229,11 +234,10 @@ def _add_memory(
     """What fits beside the weights."""
     settings = model.settings
     memory = None if plan is None else plan.memory
-    blocks = sheet.add(
+    blocks = sheet.count(
         "kv_blocks",
         0 if memory is None else memory.num_blocks,
         "",
-        "C",
         "floor(((memory - weights) * u - scratch - states) / bytes of a block), at most what S requests of c tokens"
         " hold; or as the settings say",
         memory=memory_bytes,
@@ -245,21 +249,19 @@ def _add_memory(
         c=model.config.context_length,
         decided_by="no room" if memory is None else memory.decided_by,
     )
-    sheet.add(
+    sheet.count(
         "requests_that_fit",
         0 if plan is None else plan.num_requests(work.num_positions),
         "",
-        "C",
         "min(S, floor(blocks / blocks of a request))",
         S=settings.max_num_seqs,
         blocks=blocks,
         memory=memory_bytes,
     )
-    sheet.add(
+    sheet.count(
         "longest_context",
         0 if memory is None else memory.max_model_len,
         "token",
-        "C",
         "longest n up to c whose blocks fit",
         c=max_model_len(model.settings, model.config),
         blocks=blocks,
@@ -283,7 +285,7 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     source = {"machine": machine.name}
     sheet.add("bandwidth", bandwidth, "B/s", machine.provenance, "of the machine", **source)
     sheet.add("peak", peak, "FLOP/s", machine.provenance, "of the machine", **source)
-    sheet.add("ridge", peak / bandwidth, "FLOP/B", "E", "F / W", F=peak, W=bandwidth)
+    sheet.estimate("ridge", peak / bandwidth, "FLOP/B", "F / W", F=peak, W=bandwidth)
 
     def add_step(name: str, start: int, end: int, num_requests: int) -> float:
         """The step that computes positions start .. end - 1 of each request."""
@@ -299,28 +301,21 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
             q=num_tokens,
         )
         moved = weights + num_requests * kv_bytes(start, end)
-        sheet.add(
+        sheet.count(
             f"{name}_flops",
             flops,
             "FLOP",
-            "C",
             "2*P*q + 4*L*Hq*d*pairs + head",
             P=_active_parameters(config),
         )
-        sheet.add(
-            f"{name}_bytes",
-            moved,
-            "B",
-            "C",
-            "weights + K and V read and written",
-            weights=weights,
+        sheet.count(
+            f"{name}_bytes", moved, "B", "weights + K and V read and written", weights=weights
         )
-        sheet.add(f"{name}_intensity", flops / moved, "FLOP/B", "C", "FLOPs / bytes")
-        return sheet.add(
+        sheet.count(f"{name}_intensity", flops / moved, "FLOP/B", "FLOPs / bytes")
+        return sheet.estimate(
             f"{name}_seconds",
             max(flops / peak, moved / bandwidth),
             "s",
-            "E",
             "max(FLOPs / F, bytes / W)",
             F=peak,
             W=bandwidth,
@@ -331,7 +326,7 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)
     decode = add_step("decode", context - 1, context, num_requests=work.batch)
-    sheet.add("first_token_seconds", prefill, "s", "E", "prefill of one prompt, no queue")
+    sheet.estimate("first_token_seconds", prefill, "s", "prefill of one prompt, no queue")
     _add_times(sheet, work, prefill, decode, "")
 
 
@@ -344,11 +339,10 @@ def _add_measured_speed(
 
     def add_steps(name: str, steps: Sequence[Step]) -> float:
         counted = step_work.of(steps)
-        return sheet.add(
+        return sheet.estimate(
             f"{name}_seconds{MEASURED}",
             predicted_seconds(speed, counted),
             "s",
-            "E",
             "sum over kinds of work: amount * seconds of a unit, fitted to runs of pellucid bench",
             **{kind: amount for kind, amount in counted.items() if amount},
         )
@@ -361,28 +355,25 @@ def _add_measured_speed(
 
 def _add_times(sheet: _Sheet, work: Workload, prefill: float, decode: float, suffix: str) -> None:
     """What follows from the seconds of a prompt and of a decode step."""
-    rate = sheet.add(
+    rate = sheet.estimate(
         f"tokens_per_second{suffix}",
         work.batch / decode,
         "token/s",
-        "E",
         "B / decode step",
         B=work.batch,
     )
-    sheet.add(
+    sheet.estimate(
         f"request_seconds{suffix}",
         prefill + (work.output - 1) * decode,
         "s",
-        "E",
         "prefill + (T - 1) * decode step at the longest context",
         T=work.output,
     )
     if work.price_per_hour:
-        sheet.add(
+        sheet.estimate(
             f"price_per_million_tokens{suffix}",
             work.price_per_hour / (3600 * rate) * 1e6,
             "price/Mtoken",
-            "E",
             "price an hour / (3600 * tokens/s) * 1e6",
             price=work.price_per_hour,
         )
@@ -395,27 +386,23 @@ def _add_token_passes(sheet: _Sheet, work: Workload) -> None:
         ("naive", False, "N*T + T*(T - 1)/2"),
     ):
         passes = formulas.token_passes(work.prompt, work.output, use_cache)
-        sheet.add(
-            f"{name}_token_passes", passes, "token", "C", formula, N=work.prompt, T=work.output
-        )
+        sheet.count(f"{name}_token_passes", passes, "token", formula, N=work.prompt, T=work.output)
 
 
 def _add_speculation(sheet: _Sheet, work: Workload) -> None:
     a, k = work.acceptance, work.num_drafts
-    sheet.add(
+    sheet.estimate(
         "tokens_per_round",
         formulas.expected_tokens(a, k),
         "token",
-        "E",
         "(1 - a^(k+1)) / (1 - a)",
         a=a,
         k=k,
     )
-    sheet.add(
+    sheet.estimate(
         "draft_speedup",
         formulas.draft_speedup(a, k, work.draft_cost, work.verify_cost),
         "x",
-        "E",
         "E / (k*c + v)",
         a=a,
         k=k,

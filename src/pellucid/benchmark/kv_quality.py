@@ -42,7 +42,6 @@ class KVQuality:
     """One format of the cache.
 
     Args:
-        kv_cache_dtype: its name.
         bytes_per_token: of all layers, K and V, scales and padding included.
         perplexity: exp of the mean surprise of the texts' tokens, in nats.
         num_tokens: over which that mean runs.

@@ -48,9 +48,19 @@ def _data_sheet(
     return MachineFacts(name, "E", bandwidth_gb * 1e9, tflops * 1e12, memory_gb * 1e9, source)
 
 
+def _apple(
+    chip: str, num_cores: int, bandwidth_gb: float, tflops: float, memory_gb: float, ghz: float
+) -> MachineFacts:
+    source = f"Apple's bandwidth; f32 of {num_cores} x 256 lanes at {ghz} GHz"
+    return _data_sheet(
+        f"Apple {chip}, {num_cores} GPU cores", bandwidth_gb, tflops, memory_gb, source
+    )
+
+
 # Data sheets: memory bandwidth in GB/s, dense bf16 without sparsity in TFLOP/s, memory in GB. A step reaches less:
 # measured ceilings are the better inputs. Where no sheet states bf16, the source says how it was computed.
 _NVIDIA = "NVIDIA's data sheet"
+_PAPER = "architecture paper, bf16 with f32 sums"
 KNOWN_MACHINES = {
     "a100-40g": _data_sheet("NVIDIA A100 SXM 40 GB", 1555, 312, 40, f"{_NVIDIA} of A100"),
     "a100-80g": _data_sheet("NVIDIA A100 SXM 80 GB", 2039, 312, 80, f"{_NVIDIA} of A100"),
@@ -63,41 +73,13 @@ KNOWN_MACHINES = {
         "NVIDIA L4 24 GB", 300, 121, 24, f"{_NVIDIA} of L4, half of the sparse figure"
     ),
     "l40s-48g": _data_sheet("NVIDIA L40S 48 GB", 864, 362, 48, f"{_NVIDIA} of L40S"),
-    "rtx-4090": _data_sheet(
-        "NVIDIA GeForce RTX 4090",
-        1008,
-        165.2,
-        24,
-        "NVIDIA's Ada architecture paper, bf16 with f32 sums",
-    ),
+    "rtx-4090": _data_sheet("NVIDIA GeForce RTX 4090", 1008, 165.2, 24, f"NVIDIA's Ada {_PAPER}"),
     "rtx-5090": _data_sheet(
-        "NVIDIA GeForce RTX 5090",
-        1792,
-        209.5,
-        32,
-        "NVIDIA's Blackwell architecture paper, bf16 with f32 sums",
+        "NVIDIA GeForce RTX 5090", 1792, 209.5, 32, f"NVIDIA's Blackwell {_PAPER}"
     ),
-    "m4-pro": _data_sheet(
-        "Apple M4 Pro, 20 GPU cores",
-        273,
-        9.2,
-        48,
-        "Apple's bandwidth; f32 of 20 x 256 lanes at 1.8 GHz",
-    ),
-    "m4-max": _data_sheet(
-        "Apple M4 Max, 40 GPU cores",
-        546,
-        18.4,
-        128,
-        "Apple's bandwidth; f32 of 40 x 256 lanes at 1.8 GHz",
-    ),
-    "m3-ultra": _data_sheet(
-        "Apple M3 Ultra, 80 GPU cores",
-        819,
-        28.7,
-        512,
-        "Apple's bandwidth; f32 of 80 x 256 lanes at 1.4 GHz",
-    ),
+    "m4-pro": _apple("M4 Pro", 20, 273, 9.2, 48, 1.8),
+    "m4-max": _apple("M4 Max", 40, 546, 18.4, 128, 1.8),
+    "m3-ultra": _apple("M3 Ultra", 80, 819, 28.7, 512, 1.4),
     "epyc-9654": _data_sheet(
         "AMD EPYC 9654, 96 cores",
         460.8,

@@ -22,9 +22,7 @@ class Measurement:
     """A workload, measured.
 
     Args:
-        workload: what ran.
         seconds: of each repetition.
-        cost: of one repetition.
         arithmetic: in which the matrices are multiplied: says which peak is the ceiling.
     """
 

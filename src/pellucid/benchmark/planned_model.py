@@ -38,7 +38,6 @@ class PlannedModel:
     """A model that is not loaded.
 
     Args:
-        name: for people.
         settings: of the engine that would run it.
         models: what it and its draft model take of memory.
     """

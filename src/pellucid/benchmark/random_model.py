@@ -31,7 +31,6 @@ def random_model(
     Args:
         shape: a name in `SHAPES`.
         engine_config: `quantization` is the format of all matrices.
-        workloads: what it is for.
 
     Raises:
         ValueError: there is no such shape, or it needs more memory than there is, or a workload does

@@ -52,7 +52,6 @@ class Session:
     depth 8192 can be measured without computing 8192 tokens first.
 
     Args:
-        model: what runs.
         engine_config: `block_size`, `kv_cache_dtype` and `max_num_batched_tokens` matter.
         workloads: all that will be measured, to plan the cache.
         clock: seconds, monotonic.
@@ -121,28 +120,10 @@ class Session:
 
     def warm_up(self, workload: Workload) -> None:
         """Runs first steps, so that the first measured run does not include allocations."""
-        self._run(workload, NUM_WARM_UP_STEPS)
+        self.run(workload, NUM_WARM_UP_STEPS)
 
-    def run(self, workload: Workload) -> Run:
+    def run(self, workload: Workload, max_steps: float = math.inf) -> Run:
         """Runs a workload once, on requests of its own."""
-        return self._run(workload, math.inf)
-
-    def cost(self, run: Run) -> Cost:
-        """The bytes and operations of the steps of a run."""
-        config = self._model.config
-        kv_bytes = formulas.KVBytes(config, self.memory_plan().bytes_per_position)
-        num_bytes, flops = float(run.expert_bytes), 0
-        for step in run.steps:
-            num_bytes += self._model.decoder.step_weights.num_bytes(
-                any(scheduled.samplers for scheduled in step)
-            )
-            for scheduled in step:
-                start, end = scheduled.start, scheduled.end
-                num_bytes += kv_bytes(start, end)
-                flops += formulas.forward_flops(config, start, end, scheduled.num_logits)
-        return Cost(len(run.steps), round(num_bytes), flops)
-
-    def _run(self, workload: Workload, max_steps: float) -> Run:
         requests = self._requests(workload)
         scheduler = self._scheduler(workload, requests)
         core = EngineCore(
@@ -162,6 +143,21 @@ class Session:
             steps.append(step.scheduled.scheduled)
             expert_bytes += step.expert_bytes
         return Run(self._clock() - start, tuple(steps), expert_bytes)
+
+    def cost(self, run: Run) -> Cost:
+        """The bytes and operations of the steps of a run."""
+        config = self._model.config
+        kv_bytes = formulas.KVBytes(config, self.memory_plan().bytes_per_position)
+        num_bytes, flops = float(run.expert_bytes), 0
+        for step in run.steps:
+            num_bytes += self._model.decoder.step_weights.num_bytes(
+                any(scheduled.samplers for scheduled in step)
+            )
+            for scheduled in step:
+                start, end = scheduled.start, scheduled.end
+                num_bytes += kv_bytes(start, end)
+                flops += formulas.forward_flops(config, start, end, scheduled.num_logits)
+        return Cost(len(run.steps), round(num_bytes), flops)
 
     def _scheduler(self, workload: Workload, requests: Sequence[Request]) -> Scheduler:
         """A scheduler with the requests of `workload` at their depth."""

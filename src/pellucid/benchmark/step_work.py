@@ -52,7 +52,6 @@ class StepWork:
     """The work of one model's steps.
 
     Args:
-        model: its shape.
         matrix_bytes: of a matrix of (outputs, inputs).
         kv_position_bytes: of K and V of a position in all layers.
     """

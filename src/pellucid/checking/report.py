@@ -101,7 +101,6 @@ class ModelReport:
     """What a check found.
 
     Attributes:
-        model: its name for people.
         refusal: why it does not open, a sentence; None if it opens. Then all of the rest is there.
         notes: what was left out, a sentence each.
         needs: sizes in memory, for a request of `request_tokens` tokens.

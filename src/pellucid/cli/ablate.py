@@ -1,7 +1,7 @@
 """`pellucid ablate`: the gain of each technique of the engine on this machine."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.summary import formats
@@ -27,9 +27,9 @@ def ablate(
     model_name: ModelName,
     *,
     shape: Shape = None,
-    requests: Annotated[
-        int, WORKLOAD.option("N", "Requests of mixed lengths, at least 2.")
-    ] = DEFAULT_REQUESTS,
+    requests: int = WORKLOAD.option(
+        "N", "Requests of mixed lengths, at least 2.", default=DEFAULT_REQUESTS
+    ),
     model_options: ModelOptions,
     json: Json = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """`pellucid bench`: a model's speed, and its share of the machine's bandwidth and peak."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,30 +30,26 @@ def bench(
     model_name: ModelName,
     *,
     shape: Shape = None,
-    prompt: Annotated[str, WORKLOAD.option("N,...", "Lengths of the prompts, in tokens.")] = "512",
-    gen: Annotated[int, WORKLOAD.option("N", "Tokens to decode for each sequence.")] = 64,
-    batch: Annotated[str, WORKLOAD.option("N,...", "Sequences that decode together.")] = "1,8,32",
-    depth: Annotated[
-        str, WORKLOAD.option("N,...", "Tokens in the KV cache of each sequence before it decodes.")
-    ] = "128",
-    temperature: Annotated[
-        float, WORKLOAD.option("T", "Temperature of sampling; 0 takes the likeliest token.")
-    ] = 0.0,
-    top_p: Annotated[
-        float,
-        WORKLOAD.option("P", "Draw from the likeliest tokens that together have this probability."),
-    ] = 1.0,
-    repetitions: Annotated[int, WORKLOAD.option("N", "Runs of each test; the median counts.")] = 5,
+    prompt: str = WORKLOAD.option("N,...", "Lengths of the prompts, in tokens.", default="512"),
+    gen: int = WORKLOAD.option("N", "Tokens to decode for each sequence.", default=64),
+    batch: str = WORKLOAD.option("N,...", "Sequences that decode together.", default="1,8,32"),
+    depth: str = WORKLOAD.option(
+        "N,...", "Tokens in the KV cache of each sequence before it decodes.", default="128"
+    ),
+    temperature: float = WORKLOAD.option(
+        "T", "Temperature of sampling; 0 takes the likeliest token.", default=0.0
+    ),
+    top_p: float = WORKLOAD.option(
+        "P", "Draw from the likeliest tokens that together have this probability.", default=1.0
+    ),
+    repetitions: int = WORKLOAD.option("N", "Runs of each test; the median counts.", default=5),
     model_options: ModelOptions,
     speculation_options: BenchSpeculationOptions,
     plot: Plot = None,
-    json: Annotated[
-        bool,
-        OUTPUT.flag(
-            "Write a JSON list instead of a table: an object for each test, and one for the machine.",
-            "--json",
-        ),
-    ] = False,
+    json: bool = OUTPUT.flag(
+        "Write a JSON list instead of a table: an object for each test, and one for the machine.",
+        "--json",
+    ),
 ) -> None:
     """Measure the speed of prefill and decode.
 

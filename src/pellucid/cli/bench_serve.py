@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -108,22 +108,14 @@ def bench_serve(
     *,
     traffic_options: TrafficOptions,
     target_options: TargetOptions,
-    ttft_slo: Annotated[
-        float | None, LEVEL.option("SECONDS", "Most seconds to the first token.")
-    ] = None,
-    itl_slo: Annotated[
-        float | None,
-        LEVEL.option(
-            "SECONDS", "Most seconds per token after the first one, on average over an answer."
-        ),
-    ] = None,
+    ttft_slo: float | None = LEVEL.option("SECONDS", "Most seconds to the first token."),
+    itl_slo: float | None = LEVEL.option(
+        "SECONDS", "Most seconds per token after the first one, on average over an answer."
+    ),
     plot: Plot = None,
-    json: Annotated[
-        bool,
-        OUTPUT.flag(
-            "Write a JSON object instead of a table: all measured values, in seconds.", "--json"
-        ),
-    ] = False,
+    json: bool = OUTPUT.flag(
+        "Write a JSON object instead of a table: all measured values, in seconds.", "--json"
+    ),
 ) -> None:
     """Measure an OpenAI-compatible server under load.
 

@@ -16,13 +16,11 @@ from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, System, Think
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
+    AnswerOptions,
     ModelOptions,
     PrefixCacheOptions,
     Quiet,
-    RuleOptions,
-    SamplingOptions,
     SpeculationOptions,
-    StopOptions,
     Verbose,
     token_limit,
 )
@@ -48,9 +46,7 @@ def chat(
     system: System = None,
     think: Think = None,
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
-    stop_options: StopOptions,
-    rule_options: RuleOptions,
-    sampling_options: SamplingOptions,
+    answer_options: AnswerOptions,
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
     speculation_options: SpeculationOptions,
@@ -74,12 +70,7 @@ def chat(
             **speculation_options.settings(),
             "max_num_seqs": 1,
         },
-        {
-            **sampling_options.given(),
-            **stop_options.given(),
-            **rule_options.given(),
-            "max_tokens": token_limit(max_tokens),
-        },
+        {**answer_options.given(), "max_tokens": token_limit(max_tokens)},
         quiet=quiet,
         shows_memory=verbose,
     )

@@ -58,7 +58,6 @@ class ChatSession:
     Args:
         llm: with prefix caching, which finds the history again.
         params: of the first answer.
-        system: the system message.
         think: whether the model reasons before it answers; None leaves it to the chat template.
         verbose: whether times and speeds follow each answer.
         quiet: whether the progress of a long prefill is not shown.

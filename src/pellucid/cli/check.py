@@ -11,7 +11,7 @@ from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import EXIT_FAILED
 from pellucid.cli.parsing.models import resolve_model
 from pellucid.cli.parsing.options import MODEL_HELP, Json, StoredModelOptions
-from pellucid.cli.parsing.panels import argument
+from pellucid.cli.parsing.panels import OTHERS, argument
 from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -22,14 +22,11 @@ def check(
     models: Annotated[list[str], argument("MODEL...", MODEL_HELP)],
     *,
     model_options: StoredModelOptions,
-    dump: Annotated[
-        bool,
-        typer.Option(
-            "--dump",
-            help="Print what the headers of one model say as JSON, for a report of a bug: without names of people,"
-            " paths and texts.",
-        ),
-    ] = False,
+    dump: bool = OTHERS.flag(
+        "Print what the headers of one model say as JSON, for a report of a bug: without names of people,"
+        " paths and texts.",
+        "--dump",
+    ),
     json: Json = False,
 ) -> None:
     """Check whether models open, by their headers.

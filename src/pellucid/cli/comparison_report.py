@@ -1,7 +1,6 @@
 """Shows a comparison: a table, a verdict and a plot, as text or as an image."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pellucid.cli.comparison import REFERENCE_LENGTH, Comparison
@@ -16,16 +15,6 @@ Without the cache the keys and values of all tokens are computed again for each 
 per token grows with the text. With the cache only the newest token passes through the model."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table; the ratio is empty where it says nothing."""
-
-    name: str
-    cached: str
-    naive: str
-    ratio: str = ""
-
-
 def print_comparison(comparison: Comparison, subject: str) -> None:
     """Writes everything on stdout.
 
@@ -33,9 +22,8 @@ def print_comparison(comparison: Comparison, subject: str) -> None:
         subject: the model, its formats and the machine.
     """
     labels = (comparison.cached.label, comparison.naive.label)
-    lines = [(row.name, row.cached, row.naive, row.ratio) for row in rows(comparison)]
     print(f"{wrapped(subject)}\n")
-    print_table(("", *labels, "without vs with"), lines)
+    print_table(("", *labels, "without vs with"), rows(comparison))
     print(f"\n{wrapped(verdict(comparison))}")
     if (length := comparison.quoted_length) is not None:
         print(speed(comparison, length))
@@ -43,15 +31,18 @@ def print_comparison(comparison: Comparison, subject: str) -> None:
     print(f"\n{wrapped(EXPLANATION)}", flush=True)
 
 
-def rows(comparison: Comparison) -> list[Row]:
-    """What each arm did and how long it took."""
+def rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """What each arm did and how long it took, and the ratio, which is empty where it says nothing."""
     arms = (comparison.cached, comparison.naive)
-    comparable = arms[0].num_output_tokens == arms[1].num_output_tokens
+    num_tokens = (arms[0].num_output_tokens, arms[1].num_output_tokens)
+    comparable = num_tokens[0] == num_tokens[1]
 
-    def row(name: str, values: tuple[float, float], show: Callable[[float], str]) -> Row:
+    def row(
+        name: str, values: tuple[float, float], show: Callable[[float], str], compares: bool = True
+    ) -> tuple[str, ...]:
         cached, naive = values
-        ratio = times(naive / cached) if comparable and cached else ""
-        return Row(name, show(cached), show(naive), ratio)
+        ratio = times(naive / cached) if compares and comparable and cached else ""
+        return name, show(cached), show(naive), ratio
 
     def metric(name: str) -> tuple[float, float]:
         cached, naive = (getattr(arm.output.metrics, name) or 0 for arm in arms)
@@ -61,7 +52,7 @@ def rows(comparison: Comparison) -> list[Row]:
         return f"{value:,.0f}"
 
     return [
-        Row("output tokens", *(count(arm.num_output_tokens) for arm in arms)),
+        row("output tokens", num_tokens, count, compares=False),
         row("tokens through the model", metric("num_processed_tokens"), count),
         row("operations", metric("flops"), flops),
         row("time to first token", metric("time_to_first_token"), seconds),
@@ -74,7 +65,7 @@ def rows(comparison: Comparison) -> list[Row]:
             )
             for length in comparison.lengths(REFERENCE_LENGTH)
         ),
-        Row("KV cache at the end", *map(num_bytes, metric("kv_cache_bytes"))),
+        row("KV cache at the end", metric("kv_cache_bytes"), num_bytes, compares=False),
     ]
 
 

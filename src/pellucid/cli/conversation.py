@@ -9,12 +9,7 @@ Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 @dataclass
 class Conversation:
-    """A system message, or none, and turns: a user's message and its answer.
-
-    Attributes:
-        system: the system message.
-        turns: pairs (user's message, answer), the oldest first.
-    """
+    """A system message, or none, and turns: a user's message and its answer, the oldest first."""
 
     system: str | None = None
     turns: list[tuple[str, str]] = field(default_factory=list)

@@ -1,9 +1,7 @@
 """`pellucid eval-kv`: the quality and the size of each KV cache format."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pellucid.cli.generation import load
 from pellucid.cli.output.json_output import print_json
@@ -11,6 +9,7 @@ from pellucid.cli.output.terminal import print_table, wrapped
 from pellucid.cli.output.units import describe_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
 from pellucid.cli.parsing.options import Json, ModelOptions
+from pellucid.cli.parsing.panels import OTHERS
 from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
@@ -39,13 +38,10 @@ NUM_BATCHED_TOKENS = 256  # logits of every token of a step are kept: few at a t
 def eval_kv(
     model_name: ModelName,
     *,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="UTF-8 text to read instead of the bundled texts; without a test of recalled secrets.",
-        ),
-    ] = None,
+    text: Path | None = OTHERS.option(
+        "FILE",
+        "UTF-8 text to read instead of the bundled texts; without a test of recalled secrets.",
+    ),
     model_options: ModelOptions,
     json: Json = False,
 ) -> None:

@@ -13,11 +13,9 @@ from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, note_facts
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
+    AnswerOptions,
     Json,
     ModelOptions,
-    RuleOptions,
-    SamplingOptions,
-    StopOptions,
     token_limit,
 )
 from pellucid.cli.parsing.panels import Panel
@@ -31,19 +29,12 @@ def explain(
     *,
     prompt_options: PromptOptions,
     max_tokens: Annotated[int, MAX_TOKENS] = 64,
-    stop_options: StopOptions,
-    rule_options: RuleOptions,
-    sampling_options: SamplingOptions,
+    answer_options: AnswerOptions,
     model_options: ModelOptions,
-    events: Annotated[
-        Path | None, RECORDING.option("FILE", "Recording that pellucid run --events wrote.")
-    ] = None,
-    request: Annotated[
-        str | None,
-        RECORDING.option(
-            "ID", "The request of the recording to explain.", show_default="the only one"
-        ),
-    ] = None,
+    events: Path | None = RECORDING.option("FILE", "Recording that pellucid run --events wrote."),
+    request: str | None = RECORDING.option(
+        "ID", "The request of the recording to explain.", show_default="the only one"
+    ),
     json: Json = False,
 ) -> None:
     """Show where a request's time went.
@@ -59,12 +50,7 @@ def explain(
     else:
         if request is not None:
             raise ValueError(f"--request {request}: needs --events FILE")
-        given = {
-            **sampling_options.given(),
-            **stop_options.given(),
-            **rule_options.given(),
-            "max_tokens": token_limit(max_tokens),
-        }
+        given = {**answer_options.given(), "max_tokens": token_limit(max_tokens)}
         settings = {**model_options.settings(), "max_num_seqs": 1}
         explanation, finish_reason = _from_run(words, prompt_options, settings, given)
         status = EXIT_BY_FINISH_REASON[finish_reason]

@@ -79,8 +79,6 @@ class Explanation:
         added: its beginning.
         ledger: its end; None if it was not recorded.
         prefix: what it found at its first admission.
-        states: its changes of state.
-        preemptions: its preemptions.
         steps: that it took part in.
     """
 

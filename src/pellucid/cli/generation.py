@@ -39,8 +39,6 @@ def load(
         model: as `EngineConfig.model`.
         settings: other fields of `EngineConfig`.
         given: fields of `SamplingParams`; fields left out take the model's own defaults.
-        bus: carries the events.
-        quiet: whether nothing is shown.
         shows_memory: whether the memory plan is.
 
     Raises:
@@ -119,7 +117,6 @@ def stream_text(
     """Runs one request and writes its text as it is made.
 
     Args:
-        write: called with each piece.
         quiet: whether the progress of the prefill is not shown.
     """
     num_written = 0

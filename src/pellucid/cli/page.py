@@ -5,35 +5,25 @@ from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from pellucid.cli.output.terminal import note
-from pellucid.cli.parsing.panels import SERVER, argument
+from pellucid.cli.parsing.panels import OTHERS, SERVER, argument
 
 EXPORT = "export"
 
 
 def page(
-    recording: Annotated[
-        str | None,
-        argument(
-            "RECORDING",
-            "A recording to show, or the word export. Left out: the bundled demonstration.",
-        ),
-    ] = None,
-    directory: Annotated[Path | None, argument("DIR", "With export: the folder to write.")] = None,
+    recording: str | None = argument(
+        "RECORDING", "A recording to show, or the word export. Left out: the bundled demonstration."
+    ),
+    directory: Path | None = argument("DIR", "With export: the folder to write."),
     *,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With export: the recording that the page shows.",
-            show_default="the bundled demonstration",
-        ),
-    ] = None,
-    port: Annotated[int, SERVER.option("PORT", "Port on this machine; 0 takes a free one.")] = 8001,
+    trace: Path | None = OTHERS.option(
+        "FILE",
+        "With export: the recording that the page shows.",
+        show_default="the bundled demonstration",
+    ),
+    port: int = SERVER.option("PORT", "Port on this machine; 0 takes a free one.", default=8001),
 ) -> None:
     """Show a recording on the live page.
 

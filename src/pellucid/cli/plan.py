@@ -4,7 +4,6 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 from pellucid.benchmark.machine_facts import (
     KNOWN_MACHINES,
@@ -77,33 +76,27 @@ class MachineOptions(Options):
 def plan(
     model_name: ModelName,
     *,
-    shape: Annotated[
-        str | None,
-        MODEL.option(
-            "NAME",
-            "A known model's shape instead of MODEL, without its files: qwen3-30b-a3b, llama-3.1-8b ...",
-        ),
-    ] = None,
-    prompt: Annotated[int, PLANNED_REQUESTS.option("N", "Tokens of each prompt.")] = 512,
-    gen: Annotated[int, PLANNED_REQUESTS.option("N", "Tokens of each answer.")] = 128,
-    batch: Annotated[
-        str, PLANNED_REQUESTS.option("N,...", "Requests that decode together.")
-    ] = "1,8,32",
-    max_num_seqs: Annotated[
-        int,
-        PLANNED_REQUESTS.option(
-            "N", "Most requests that the engine runs at the same time, as serve takes it."
-        ),
-    ] = EngineConfig.max_num_seqs,
+    shape: str | None = MODEL.option(
+        "NAME",
+        "A known model's shape instead of MODEL, without its files: qwen3-30b-a3b, llama-3.1-8b ...",
+    ),
+    prompt: int = PLANNED_REQUESTS.option("N", "Tokens of each prompt.", default=512),
+    gen: int = PLANNED_REQUESTS.option("N", "Tokens of each answer.", default=128),
+    batch: str = PLANNED_REQUESTS.option(
+        "N,...", "Requests that decode together.", default="1,8,32"
+    ),
+    max_num_seqs: int = PLANNED_REQUESTS.option(
+        "N",
+        "Most requests that the engine runs at the same time, as serve takes it.",
+        default=EngineConfig.max_num_seqs,
+    ),
     machine_options: MachineOptions,
-    price: Annotated[
-        float,
-        MACHINE.option(
-            "PRICE",
-            "Price of an hour of the machine, in any currency.",
-            show_default="no prices are shown",
-        ),
-    ] = 0.0,
+    price: float = MACHINE.option(
+        "PRICE",
+        "Price of an hour of the machine, in any currency.",
+        show_default="no prices are shown",
+        default=0.0,
+    ),
     model_options: PlannedModelOptions,
     json: Json = False,
 ) -> None:

@@ -3,13 +3,11 @@
 import time
 from typing import Annotated
 
-import typer
-
 from pellucid.cli.output.terminal import note
 from pellucid.cli.output.units import describe_bytes, num_bytes, seconds
 from pellucid.cli.parsing.models import complete_model, resolve_model
 from pellucid.cli.parsing.options import Quiet
-from pellucid.cli.parsing.panels import argument
+from pellucid.cli.parsing.panels import OTHERS, argument
 from pellucid.progress import progress
 
 
@@ -23,9 +21,7 @@ def pull(
         ),
     ],
     *,
-    revision: Annotated[
-        str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")
-    ] = None,
+    revision: str | None = OTHERS.option("REV", "Branch, tag or commit of a hub id."),
     quiet: Quiet = False,
 ) -> None:
     """Download a model.

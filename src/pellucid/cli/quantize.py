@@ -4,14 +4,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.terminal import note, print_table
 from pellucid.cli.output.units import describe_bytes, num_bytes, seconds, times
 from pellucid.cli.parsing.models import exists
 from pellucid.cli.parsing.options import Json
-from pellucid.cli.parsing.panels import argument
+from pellucid.cli.parsing.panels import OTHERS, argument
 from pellucid.facts.model_names import find_short_name
 from pellucid.inputs.config import QUANTIZATIONS
 from pellucid.progress import progress
@@ -26,12 +24,10 @@ def quantize(
     model: Annotated[str, argument("IN", "Directory in Hugging Face layout or hub id.")],
     output: Annotated[Path, argument("OUT", "Directory to write; must not exist.")],
     *,
-    quantization: Annotated[
-        str, typer.Option(metavar=FORMATS, help="The format of all matrices; norms stay floats.")
-    ] = "int4",
-    revision: Annotated[
-        str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")
-    ] = None,
+    quantization: str = OTHERS.option(
+        FORMATS, "The format of all matrices; norms stay floats.", default="int4"
+    ),
+    revision: str | None = OTHERS.option("REV", "Branch, tag or commit of a hub id."),
     json: Json = False,
 ) -> None:
     """Write a copy of a model with integer weights.

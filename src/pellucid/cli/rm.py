@@ -7,7 +7,7 @@ import typer
 
 from pellucid.cli.output.terminal import EXIT_FAILED, note
 from pellucid.cli.output.units import num_bytes
-from pellucid.cli.parsing.panels import argument
+from pellucid.cli.parsing.panels import OTHERS, argument
 from pellucid.facts.model_names import find_short_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def rm(
         ),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    yes: bool = OTHERS.flag("Delete without a question.", "--yes", "-y"),
 ) -> None:
     """Delete downloaded models.
 

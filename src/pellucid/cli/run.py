@@ -16,15 +16,13 @@ from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWrit
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.options import (
     MAX_TOKENS,
+    AnswerOptions,
     BeamOptions,
     Json,
     ModelOptions,
     PrefixCacheOptions,
     Quiet,
-    RuleOptions,
-    SamplingOptions,
     SpeculationOptions,
-    StopOptions,
     Verbose,
     beam_search_params,
     token_limit,
@@ -44,31 +42,20 @@ def run(
     *,
     prompt_options: PromptOptions,
     max_tokens: Annotated[int | None, MAX_TOKENS] = None,
-    stop_options: StopOptions,
-    rule_options: RuleOptions,
-    sampling_options: SamplingOptions,
+    answer_options: AnswerOptions,
     beam_options: BeamOptions,
     model_options: ModelOptions,
     speculation_options: SpeculationOptions,
-    no_kv_cache: Annotated[
-        bool,
-        MODEL.flag(
-            "Compute the whole text again for each token, as a naive loop does.", "--no-kv-cache"
-        ),
-    ] = False,
+    no_kv_cache: bool = MODEL.flag(
+        "Compute the whole text again for each token, as a naive loop does.", "--no-kv-cache"
+    ),
     prefix_cache_options: PrefixCacheOptions,
-    logprobs: Annotated[
-        int | None,
-        OUTPUT.option(
-            "K", "With --json: log-probabilities of each token and of the K likeliest tokens."
-        ),
-    ] = None,
-    events: Annotated[
-        Path | None,
-        OUTPUT.option(
-            "FILE", "Record every event, one JSON object a line, for pellucid explain --events."
-        ),
-    ] = None,
+    logprobs: int | None = OUTPUT.option(
+        "K", "With --json: log-probabilities of each token and of the K likeliest tokens."
+    ),
+    events: Path | None = OUTPUT.option(
+        "FILE", "Record every event, one JSON object a line, for pellucid explain --events."
+    ),
     verbose: Verbose = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -92,9 +79,7 @@ def run(
         "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }
     given = {
-        **sampling_options.given(),
-        **stop_options.given(),
-        **rule_options.given(),
+        **answer_options.given(),
         "max_tokens": token_limit(max_tokens),
         "logprobs": logprobs,
     }

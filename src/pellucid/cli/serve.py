@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import note, note_all, note_facts
@@ -88,9 +87,9 @@ def serve(
     *,
     listening_options: ListeningOptions,
     access_options: AccessOptions,
-    max_num_seqs: Annotated[
-        int, MODEL.option("N", "Most requests computed in one step.")
-    ] = EngineConfig.max_num_seqs,
+    max_num_seqs: int = MODEL.option(
+        "N", "Most requests computed in one step.", default=EngineConfig.max_num_seqs
+    ),
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
     speculation_options: SpeculationOptions,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pellucid.cli.parsing.options import DEFAULT_URL, AdminKey, Url
 from pellucid.cli.parsing.panels import OUTPUT
@@ -21,9 +21,9 @@ def top(
     url: Url = DEFAULT_URL,
     *,
     admin_key: AdminKey = None,
-    interval: Annotated[float, OUTPUT.option("SECONDS", "Seconds between two updates.")] = 1.0,
-    once: Annotated[bool, OUTPUT.flag("Show the status once, and exit.", "--once")] = False,
-    json: Annotated[bool, OUTPUT.flag("Write one line of JSON for each update.", "--json")] = False,
+    interval: float = OUTPUT.option("SECONDS", "Seconds between two updates.", default=1.0),
+    once: bool = OUTPUT.flag("Show the status once, and exit.", "--once"),
+    json: bool = OUTPUT.flag("Write one line of JSON for each update.", "--json"),
 ) -> None:
     """Show what a running pellucid server does.
 

@@ -35,33 +35,24 @@ def trace(
         Path, argument("FILE", "The recording: a JSON object a line, compressed if it ends in .gz.")
     ],
     *,
-    url: Annotated[str, SERVER.option("URL", "The server's address.")] = DEFAULT_URL,
+    url: str = SERVER.option("URL", "The server's address.", default=DEFAULT_URL),
     admin_key: AdminKey = None,
-    level: Annotated[str, RECORDING.option("|".join(LEVELS), "How much to record.")] = "token",
-    seconds: Annotated[
-        float | None,
-        RECORDING.option("SECONDS", "How long to record.", show_default="until Ctrl-C"),
-    ] = None,
-    with_text: Annotated[
-        bool,
-        RECORDING.flag(
-            "Record prompts, answers and ids; without this option they are left out.", "--with-text"
-        ),
-    ] = False,
-    until: Annotated[
-        int | None, REPLAY.option("SEQ", "The last event to replay.", show_default="all")
-    ] = None,
-    speed: Annotated[
-        float,
-        REPLAY.option(
-            "TIMES", "Speed of the replay, 1 is real time; 0 prints only the state at the end."
-        ),
-    ] = 0.0,
-    json: Annotated[bool, REPLAY.flag("Print the state as JSON.", "--json")] = False,
-    perfetto: Annotated[
-        Path | None, EXPORT.option("FILE", "Write a trace for https://ui.perfetto.dev.")
-    ] = None,
-    csv: Annotated[Path | None, EXPORT.option("FILE", "Write a line for each step.")] = None,
+    level: str = RECORDING.option("|".join(LEVELS), "How much to record.", default="token"),
+    seconds: float | None = RECORDING.option(
+        "SECONDS", "How long to record.", show_default="until Ctrl-C"
+    ),
+    with_text: bool = RECORDING.flag(
+        "Record prompts, answers and ids; without this option they are left out.", "--with-text"
+    ),
+    until: int | None = REPLAY.option("SEQ", "The last event to replay.", show_default="all"),
+    speed: float = REPLAY.option(
+        "TIMES",
+        "Speed of the replay, 1 is real time; 0 prints only the state at the end.",
+        default=0.0,
+    ),
+    json: bool = REPLAY.flag("Print the state as JSON.", "--json"),
+    perfetto: Path | None = EXPORT.option("FILE", "Write a trace for https://ui.perfetto.dev."),
+    csv: Path | None = EXPORT.option("FILE", "Write a line for each step."),
 ) -> None:
     """Record what a server does, and look at recordings.
 

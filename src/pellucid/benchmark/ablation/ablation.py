@@ -37,7 +37,6 @@ def ablate(
     """Measures everything.
 
     Args:
-        model: what runs.
         config: the engine's settings, where no part sets them.
         num_requests: of mixed lengths, at least 2.
         on_part: told what comes next.

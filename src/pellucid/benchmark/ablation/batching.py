@@ -16,7 +16,6 @@ class Discipline:
     """A way to run many requests.
 
     Args:
-        name: for people.
         num_seats: requests that may run together.
         use_kv_cache: False computes the whole text again for every token.
         is_static: no request starts before the whole batch has ended.

@@ -15,7 +15,6 @@ class Capacity:
     """One way to divide the same memory.
 
     Args:
-        name: for people.
         num_requests: that fit together, each at its end.
         used_share: of the memory that they take, what holds keys and values.
     """

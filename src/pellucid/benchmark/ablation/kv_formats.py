@@ -19,7 +19,6 @@ class KVFormatResult:
     """One format.
 
     Args:
-        kv_cache_dtype: its name.
         bytes_per_token: of all layers, scales included.
         tokens_per_second: of one sequence at `depth`, median.
     """

@@ -70,32 +70,26 @@ def measure_prefix(model: LoadedModel, config: EngineConfig, max_model_len: int)
     first_token(on, beginning + unknown(QUESTION_TOKENS))
     without: list[float] = []
     unseen: list[float] = []
-    seen: list[FirstToken] = []
+    seen: list[tuple[float, int]] = []
     for _ in range(NUM_ROUNDS):
         prompt = unknown(num_tokens)
-        without.append(first_token(off, prompt).seconds)
+        without.append(first_token(off, prompt)[0])
         seen.append(first_token(on, beginning + unknown(QUESTION_TOKENS)))
-        unseen.append(first_token(on, prompt).seconds)
+        unseen.append(first_token(on, prompt)[0])
     return PrefixResult(
         num_tokens,
-        min(each.num_cached_tokens for each in seen),
+        min(num_cached for _, num_cached in seen),
         statistics.median(without),
         statistics.median(unseen),
-        statistics.median(each.seconds for each in seen),
+        statistics.median(seconds for seconds, _ in seen),
     )
 
 
-@dataclass(frozen=True)
-class FirstToken:
-    seconds: float
-    num_cached_tokens: int
-
-
-def first_token(engine: LLMEngine, prompt_token_ids: Sequence[int]) -> FirstToken:
-    """Time to first token of a request that runs alone."""
+def first_token(engine: LLMEngine, prompt_token_ids: Sequence[int]) -> tuple[float, int]:
+    """Time to first token of a request that runs alone, and its cached tokens."""
     start = time.perf_counter()
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     output = engine.add_request(list(prompt_token_ids), params)
     while engine.has_unfinished_requests:
         engine.step()
-    return FirstToken(time.perf_counter() - start, output.num_cached_tokens)
+    return time.perf_counter() - start, output.num_cached_tokens

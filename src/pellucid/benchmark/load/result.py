@@ -16,13 +16,10 @@ class Outcome:
 
     Attributes:
         due: when it should have been sent; equal to `sent` if requests wait for each other.
-        sent: when it was sent.
         chunk_times: when each piece of the answer arrived.
-        ended: when the reply ended.
         num_output_tokens: as the server counts them; pieces, if it does not say.
         num_prompt_tokens, num_cached_tokens: as the server counts them; None if it does not say.
         failure: the cause in a few words; None: the answer is complete.
-        message: the server's error message.
     """
 
     due: float
@@ -104,12 +101,7 @@ class Spread:
 
 
 class LoadResult:
-    """A load that has ended, or was ended.
-
-    Args:
-        outcomes: of all requests that were sent.
-        level: the limits for goodput.
-    """
+    """A load that has ended, or was ended: the outcomes of all requests that were sent."""
 
     def __init__(self, outcomes: Iterable[Outcome], level: ServiceLevel) -> None:
         self.outcomes = sorted(outcomes, key=lambda outcome: outcome.sent)

@@ -93,7 +93,6 @@ class Traffic:
     """The requests that are sent to a server.
 
     Attributes:
-        num_requests: in all.
         rate: arrivals per second, a Poisson process; None: a request follows when another one ends.
         concurrency: requests at a time where `rate` is None.
         prompts, outputs: tokens of prompts, without the shared prefix, and of answers.

@@ -24,8 +24,7 @@ def text_plot(
 
     Args:
         curves: at least one point in all.
-        x_label: with its unit.
-        y_label: with its unit.
+        x_label, y_label: with their units.
     """
     xs = [x for curve in curves for x, _ in curve.points]
     left, right = min(xs), max(xs)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pellucid.inputs.prompts import Prompt
     from pellucid.llm import LLM
 
-MODEL_ARGUMENT = argument("MODEL", MODEL_HELP, autocompletion=complete_model)
 _Model = Annotated[str | None, MODEL.option("MODEL", "The same as MODEL.", "--model", "-m")]
 System = Annotated[str | None, PROMPT.option("TEXT", "System message, before the conversation.")]
 Think = Annotated[
@@ -39,11 +38,22 @@ _WORDS_OF_A_TEXT = 3  # at least, for the bundled model to go on with it
 
 
 @dataclass(frozen=True)
-class ModelName(Options):
-    """`MODEL` or `-m MODEL`."""
+class Words(Options):
+    """The words after a verb, the first of which may be the model."""
 
     context: typer.Context
-    first: Annotated[str | None, MODEL_ARGUMENT] = None
+    first: str | None = argument("MODEL", MODEL_HELP, autocompletion=complete_model)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the engine that the model was chosen for."""
+        longest = self.context.meta.get(MAX_MODEL_LEN)
+        return {} if longest is None else {"max_model_len": longest}
+
+
+@dataclass(frozen=True)
+class ModelName(Words):
+    """`MODEL` or `-m MODEL`."""
+
     model: _Model = None
 
     def short_name(self) -> tuple[str, ...]:
@@ -51,10 +61,6 @@ class ModelName(Options):
         word = self.first or self.model
         is_short = word is not None and not exists(word) and find_short_name(word) is not None
         return (word,) if word is not None and is_short else ()
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the engine that the model was chosen for."""
-        return _chosen_settings(self.context)
 
     def name(self, *, is_needed: bool = True, must_fit: bool = True) -> str | None:
         """None for the bundled model.
@@ -75,15 +81,13 @@ class ModelName(Options):
 
 
 @dataclass(frozen=True)
-class ModelAndPrompt(Options):
+class ModelAndPrompt(Words):
     """`[MODEL] [PROMPT]` in any of the forms that users type.
 
     A single word is a model if it looks like one, else it is the prompt. Where nothing else is the
     prompt, stdin is.
     """
 
-    context: typer.Context
-    first: Annotated[str | None, MODEL_ARGUMENT] = None
     second: str | None = argument(
         "PROMPT", "The text. Left out or -: read from stdin, without the newline at its end."
     )
@@ -91,10 +95,6 @@ class ModelAndPrompt(Options):
     model: _Model = None
     prompt: str | None = PROMPT.option("TEXT", "The same as PROMPT.", "--prompt", "-p")
     file: Path | None = PROMPT.option("FILE", "Read the prompt from a file.", "--file", "-f")
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the engine that the model was chosen for."""
-        return _chosen_settings(self.context)
 
     def read(self) -> tuple[str | None, str]:
         """The model, None for the bundled one, and the prompt; waits for stdin if it is there.
@@ -228,11 +228,6 @@ def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> C
     return ChatPrompt(messages, chat_template_kwargs=variables)
 
 
-def _chosen_settings(context: typer.Context) -> dict[str, Any]:
-    longest = context.meta.get(MAX_MODEL_LEN)
-    return {} if longest is None else {"max_model_len": longest}
-
-
 def _resolve_option(
     context: typer.Context, model: str | None, *, must_fit: bool = True, quiet: bool = False
 ) -> str | None:
@@ -254,16 +249,12 @@ def _typed(context: typer.Context, name: str) -> bool:
 def _checked_text(prompt: str | None) -> str:
     """The prompt, or what stdin holds."""
     if prompt is None or prompt == "-":
-        return _read_stdin()
+        return _decoded(sys.stdin.buffer.read(), "stdin")
     try:
         prompt.encode()
     except UnicodeEncodeError:  # the shell's bytes, escaped by Python
         raise ValueError(f"PROMPT: {prompt!r} is not valid UTF-8") from None
     return prompt
-
-
-def _read_stdin() -> str:
-    return _decoded(sys.stdin.buffer.read(), "stdin")
 
 
 def _decoded(content: bytes, name: str) -> str:

@@ -1,4 +1,7 @@
-"""Types of option values: sizes in bytes, counts of tokens, text with escapes, text or its file, directories."""
+"""Types of option values: sizes in bytes, counts of tokens, text with escapes, text or its file, directories.
+
+A value that is none raises typer.BadParameter.
+"""
 
 import re
 from pathlib import Path
@@ -13,11 +16,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 
 
 def size(value: str | int) -> int:
-    """Bytes: 2147483648, 2GiB, 2G (both 2 * 1024**3), 2GB (2 * 1000**3).
-
-    Raises:
-        typer.BadParameter: it is no size.
-    """
+    """Bytes: 2147483648, 2GiB, 2G (both 2 * 1024**3), 2GB (2 * 1000**3)."""
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
         raise typer.BadParameter(f"{value!r} is not a size: type 2GiB, 512MiB or a number of bytes")
@@ -27,11 +26,7 @@ def size(value: str | int) -> int:
 
 
 def tokens(value: str | int) -> int:
-    """A number of tokens, by vLLM's units: 8192, 8k (8 * 1000), 8K (8 * 1024), 1m, 1M.
-
-    Raises:
-        typer.BadParameter: it is no such number.
-    """
+    """A number of tokens, by vLLM's units: 8192, 8k (8 * 1000), 8K (8 * 1024), 1m, 1M."""
     match = _TOKENS.fullmatch(str(value).strip())
     if match is None:
         raise typer.BadParameter(f"{value!r} is not a number of tokens: type 8192, 8k or 8K")
@@ -46,11 +41,7 @@ def text_with_escapes(value: str) -> str:
 
 
 def text_or_file(value: str) -> str:
-    """The text of a file, if `value` is the path of one; else `value` itself.
-
-    Raises:
-        typer.BadParameter: the file cannot be read as text.
-    """
+    """The text of a file, if `value` is the path of one; else `value` itself."""
     try:
         path = Path(value).expanduser()
         return path.read_text("utf-8-sig") if path.is_file() else value
@@ -61,11 +52,7 @@ def text_or_file(value: str) -> str:
 
 
 def directory(value: str) -> str:
-    """A directory's path, which need not exist.
-
-    Raises:
-        typer.BadParameter: it is empty, which would be the current directory.
-    """
+    """A directory's path, which need not exist; an empty one would be the current directory."""
     if not value:
         raise typer.BadParameter("is empty; name a directory (. is the current one)")
     return value

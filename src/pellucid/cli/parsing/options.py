@@ -29,6 +29,7 @@ from pellucid.cli.parsing.panels import (
     STOPPING,
     Options,
     argument,
+    option_and_default,
 )
 from pellucid.cli.parsing.settings import origin_of_error
 from pellucid.facts.model_names import find_short_name
@@ -42,8 +43,7 @@ MODEL_HELP = (
     " as qwen3:0.6b. Left out: the bundled model."
 )
 _EARLY_STOPPING = {"false": False, "true": True, "never": "never"}
-
-
+_RULES = {"json_schema": "json", "choice": "choice", "regex": "regex", "grammar": "grammar"}
 _NO_RULE = "text without a rule"
 MAX_TOKENS = STOPPING.option(
     "N",
@@ -293,8 +293,8 @@ class StopOptions(RequestOptions):
 
 
 @dataclass(frozen=True)
-class RuleOptions(RequestOptions):
-    """A rule for the whole answer: fields of `StructuredOutputsParams`, of which one may be given."""
+class RuleOptions(StopOptions):
+    """And a rule for the whole answer: fields of `StructuredOutputsParams`, of which one may be given."""
 
     json_schema: str | None = RULE.option(
         "SCHEMA", "JSON that fits this schema.", parser=text_or_file, show_default=_NO_RULE
@@ -313,16 +313,19 @@ class RuleOptions(RequestOptions):
     )
 
     def given(self) -> dict[str, Any]:
-        """`structured_outputs` of `SamplingParams`, if there is a rule.
+        """With `structured_outputs` of `SamplingParams`, if there is a rule.
 
         Raises:
             ValueError: more than one rule is given, or a rule has another form.
         """
-        rules = {
-            "json" if name == "json_schema" else name: rule
-            for name, rule in super().given().items()
-        }
-        return {"structured_outputs": StructuredOutputsParams(**rules)} if rules else {}
+        values = super().given()
+        rules = {kind: values.pop(name) for name, kind in _RULES.items() if name in values}
+        return values | ({"structured_outputs": StructuredOutputsParams(**rules)} if rules else {})
+
+
+@dataclass(frozen=True)
+class AnswerOptions(SamplingOptions, RuleOptions):
+    """Fields of `SamplingParams`: what chooses, ends and forms an answer."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +397,11 @@ def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for parameter in inspect.signature(verb).parameters.values():
         if (group := groups.get(parameter.name)) is None:
-            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=keyword))
+            hint, default = hints[parameter.name], parameter.default
+            if isinstance(default, ParameterInfo):
+                option, default = option_and_default(default, hint)
+                hint = Annotated[hint, option]
+            parameters.append(parameter.replace(annotation=hint, default=default, kind=keyword))
             continue
         field_hints = get_type_hints(group, include_extras=True)
         parameters += [

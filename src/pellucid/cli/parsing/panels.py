@@ -1,5 +1,6 @@
 """The groups of options in the help, and how an option in a group is declared."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from inspect import get_annotations
 from typing import Any, ClassVar
@@ -16,9 +17,10 @@ def argument(metavar: str, text: str, **facts: Any) -> Any:
 @dataclass(frozen=True)
 class Panel:
     """A group of options under a title. `facts` are further arguments of typer.Option; an option without `names`
-    has its parameter's. `default` is for fields of `Options`."""
+    has its parameter's. The declaration stands where the parameter's default would: it has the `default`.
+    """
 
-    title: str
+    title: str | None
 
     def option(self, metavar: str, text: str, *names: str, **facts: Any) -> Any:
         """An option with a value, which `metavar` stands for in the help."""
@@ -38,6 +40,14 @@ class Panel:
         return self.option(metavar, text, autocompletion=complete, **facts)
 
 
+def option_and_default(declared: ParameterInfo, hint: Any) -> tuple[ParameterInfo, Any]:
+    """An option without its default, as typer takes it in a type, and the default; left out, that is False or None."""
+    option = copy(declared)
+    option.default = ...
+    missing = False if hint is bool else None
+    return option, missing if declared.default is ... else declared.default
+
+
 class Options:
     """Options that verbs take together: the fields of a dataclass, each declared by an argument or an option of a
     panel. A field without a default has that of the class `of`, whose fields these are; otherwise, False or None.
@@ -50,10 +60,10 @@ class Options:
         for name, hint in get_annotations(cls).items():
             info = vars(cls).get(name)
             if isinstance(info, ParameterInfo):
-                default, info.default = info.default, ...
-                if default is ...:
-                    default = getattr(cls._of, name, False if hint is bool else None)
-                setattr(cls, name, field(default=default, metadata={ParameterInfo: info}))
+                option, default = option_and_default(info, hint)
+                if info.default is ... and hasattr(cls._of, name):
+                    default = getattr(cls._of, name)
+                setattr(cls, name, field(default=default, metadata={ParameterInfo: option}))
 
 
 MODEL, SAMPLING, STOPPING = Panel("Model"), Panel("Sampling"), Panel("When to stop")
@@ -63,3 +73,4 @@ BEAM_SEARCH, PROMPT = Panel("Beam search"), Panel("Prompt")
 OUTPUT, SERVER = Panel("Output"), Panel("Server")
 # The options of a measurement or a plan.
 WORKLOAD, PLANNED_REQUESTS = Panel("What to measure"), Panel("Requests")
+OTHERS = Panel(None)  # the last in the help
