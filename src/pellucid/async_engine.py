@@ -236,7 +236,6 @@ class AsyncLLMEngine:
         Args:
             prompt, params, seed, cache_salt: of its request.
             index: which of the request's completions it is.
-            output_token_ids: its tokens.
         """
         prepared = await self.prepare(prompt, params)
         return AnswerSoFar(prepared, seed, index, output_token_ids, cache_salt)

@@ -88,7 +88,6 @@ def quantize_model(
         model: a directory in Hugging Face layout, a hub id, or None for the bundled model.
         output: must not exist; it appears when it is complete.
         quantization: as in `EngineConfig`, not "none".
-        revision: branch, tag or commit of a hub id.
         on_progress: called with (bytes read, bytes in all) after each tensor.
 
     Raises:

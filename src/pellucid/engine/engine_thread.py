@@ -191,7 +191,9 @@ class EngineThread:
                 if self.engine.has_unfinished_requests:
                     deltas = self.engine.step()
                     self.last_step_time = self.engine.clock()
-                    self._note_progress()
+                    with self._lock:
+                        if self._num_added:
+                            self.progress_time = time.monotonic()
                     self._deliver(deltas)
             self.engine.close()
         except BaseException as error:  # panics of Rust and SystemExit are no Exceptions
@@ -238,11 +240,6 @@ class EngineThread:
                 for request_id in {delta.request_id for _, delta, ends in deliveries if not ends}:
                     self.engine.abort(request_id)
                     self._forget(request_id)
-
-    def _note_progress(self) -> None:
-        with self._lock:
-            if self._num_added:
-                self.progress_time = time.monotonic()
 
     def _forget(self, request_id: str) -> None:
         del self._streams[request_id]

@@ -96,10 +96,7 @@ class AnswerSoFar:
     """An answer up to some token.
 
     Attributes:
-        prepared: the prompt and the parameters of its request.
-        seed: that it was drawn with.
         index: which of the request's answers it is.
-        output_token_ids: its tokens.
         cache_salt: of the request: only blocks with the same salt are read.
     """
 
@@ -148,7 +145,6 @@ class SeenLogits:
         logits: [V].
         row: the other inputs of the choice of the token.
         drawn: the token that the engine draws from them; None: the backend draws none.
-        cost: see there.
     """
 
     logits: Array
@@ -173,7 +169,6 @@ class SeenAttention:
 
     Attributes:
         calls: of each layer that has attention, by its number.
-        cost: see there.
     """
 
     calls: Mapping[int, AttentionCall]

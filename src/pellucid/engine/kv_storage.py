@@ -39,7 +39,6 @@ class KVStorage:
     Args:
         prefix_store: blocks on disk; None without `prefix_cache_dir`.
         swap_file: blocks of preempted requests; None without `swap_space`.
-        transfer: moves blocks between them.
         draft_kv_cache: the draft model's; None: there is no draft model.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
     """

@@ -37,12 +37,10 @@ class KnownModel:
         return self.name.partition(":")[0]
 
 
-def _read_names() -> Mapping[str, KnownModel]:
-    stored = json.loads(_FILE.read_text(encoding="utf-8"))
-    return {name: KnownModel(name, **entry) for name, entry in stored.items()}
-
-
-MODEL_NAMES: Mapping[str, KnownModel] = _read_names()
+MODEL_NAMES: Mapping[str, KnownModel] = {
+    name: KnownModel(name, **entry)
+    for name, entry in json.loads(_FILE.read_text(encoding="utf-8")).items()
+}
 
 
 def find_short_name(word: str) -> tuple[KnownModel, str | None] | None:

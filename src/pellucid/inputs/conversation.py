@@ -37,8 +37,7 @@ def checked_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
     Raises:
         ValueError: names the message, the key, the value and what is allowed.
     """
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        _refuse("messages", messages, 'must be a list such as [{"role": "user", "content": "Hi"}]')
+    _check_list(messages, "messages", 'must be a list such as [{"role": "user", "content": "Hi"}]')
     if not messages:
         _refuse("messages", messages, "must hold at least one message")
     return tuple(
@@ -54,8 +53,7 @@ def checked_tools(tools: Sequence[Tool] | None) -> tuple[dict[str, Any], ...] | 
     """
     if tools is None:
         return None
-    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
-        _refuse("tools", tools, "must be a list of functions")
+    _check_list(tools, "tools", "must be a list of functions")
     if len(tools) > MAX_TOOLS:
         raise ValueError(f"tools: has {len(tools)} functions; at most {MAX_TOOLS} are allowed")
     checked = tuple(_checked_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
@@ -110,8 +108,7 @@ def check_text(text: str, name: str) -> None:
 
 
 def _checked_message(message: Message, name: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        _refuse(name, message, 'must be a message such as {"role": "user", "content": "Hi"}')
+    _check_object(message, name, 'must be a message such as {"role": "user", "content": "Hi"}')
     role = message.get("role")
     if role not in ROLES:
         _refuse(f"{name}.role", role, f"must be one of {', '.join(ROLES)}")
@@ -125,7 +122,11 @@ def _checked_message(message: Message, name: str) -> dict[str, Any]:
         if key == "content" and "content" in given:
             checked["content"] = _checked_content(given["content"], f"{name}.content")
         elif key == "tool_calls" and given.get("tool_calls"):
-            checked["tool_calls"] = _checked_tool_calls(given[key], f"{name}.tool_calls")
+            calls, calls_name = given[key], f"{name}.tool_calls"
+            _check_list(calls, calls_name, "must be a list of tool calls")
+            checked["tool_calls"] = [
+                _checked_tool_call(call, f"{calls_name}[{i}]") for i, call in enumerate(calls)
+            ]
         elif key in ("reasoning_content", "reasoning") and key in given:
             reasoning = _checked_text(given[key], f"{name}.{key}")
             if checked.setdefault("reasoning_content", reasoning) != reasoning:
@@ -144,54 +145,36 @@ def _checked_message(message: Message, name: str) -> dict[str, Any]:
 def _checked_content(content: Any, name: str) -> str | list[dict[str, str]]:
     if isinstance(content, str):
         return _checked_text(content, name)
-    if isinstance(content, bytes | Mapping) or not isinstance(content, Sequence):
-        _refuse(name, content, "must be text or a list of text parts")
+    _check_list(content, name, "must be text or a list of text parts")
     parts = []
     for index, part in enumerate(content):
         part_name = f"{name}[{index}]"
         if isinstance(part, str):
             parts.append({"type": "text", "text": _checked_text(part, part_name)})
             continue
-        if not isinstance(part, Mapping):
-            _refuse(part_name, part, 'must be a part such as {"type": "text", "text": "Hi"}')
+        _check_object(part, part_name, 'must be a part such as {"type": "text", "text": "Hi"}')
         if part.get("type") != "text":
             _refuse(f"{part_name}.type", part.get("type"), "must be 'text': only text is read")
-        for key, value in part.items():
-            if key not in ("type", "text") and value is not None:
-                _refuse(f"{part_name}.{key}", value, "a text part may have type and text")
+        _refuse_others(part, {"type", "text"}, part_name, "a text part may have type and text")
         parts.append({"type": "text", "text": _checked_text(part.get("text"), f"{part_name}.text")})
     return parts
 
 
-def _checked_tool_calls(calls: Any, name: str) -> list[dict[str, Any]]:
-    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Sequence):
-        _refuse(name, calls, "must be a list of tool calls")
-    return [_checked_tool_call(call, f"{name}[{index}]") for index, call in enumerate(calls)]
-
-
 def _checked_tool_call(call: Any, name: str) -> dict[str, Any]:
-    if not isinstance(call, Mapping):
-        _refuse(name, call, "must be a tool call with the keys id, type and function")
-    for key, value in call.items():
-        if key not in ("id", "type", "function", "index") and value is not None:
-            _refuse(f"{name}.{key}", value, "a tool call may have id, type and function")
+    _check_object(call, name, "must be a tool call with the keys id, type and function")
+    allowed = {"id", "type", "function", "index"}
+    _refuse_others(call, allowed, name, "a tool call may have id, type and function")
     if call.get("type", "function") != "function":
         _refuse(f"{name}.type", call["type"], "must be 'function'")
-    function = call.get("function")
-    if not isinstance(function, Mapping):
-        _refuse(f"{name}.function", function, "must be an object with name and arguments")
-    for key, value in function.items():
-        if key not in ("name", "arguments") and value is not None:
-            _refuse(
-                f"{name}.function.{key}", value, "a call's function may have name and arguments"
-            )
+    function, inner = call.get("function"), f"{name}.function"
+    _check_object(function, inner, "must be an object with name and arguments")
+    allowed = {"name", "arguments"}
+    _refuse_others(function, allowed, inner, "a call's function may have name and arguments")
     checked: dict[str, Any] = {
         "type": "function",
         "function": {
-            "name": _checked_name(function.get("name"), f"{name}.function.name"),
-            "arguments": _checked_arguments(
-                function.get("arguments"), f"{name}.function.arguments"
-            ),
+            "name": _checked_name(function.get("name"), f"{inner}.name"),
+            "arguments": _checked_arguments(function.get("arguments"), f"{inner}.arguments"),
         },
     }
     if call.get("id") is not None:
@@ -223,13 +206,11 @@ def _checked_arguments(arguments: Any, name: str) -> dict[str, Any] | str:
 
 
 def _checked_tool(tool: Any, name: str) -> dict[str, Any]:
-    if not isinstance(tool, Mapping):
-        _refuse(name, tool, 'must be {"type": "function", "function": {...}}')
+    _check_object(tool, name, 'must be {"type": "function", "function": {...}}')
     if tool.get("type") != "function":
         _refuse(f"{name}.type", tool.get("type"), "must be 'function'")
     function = tool.get("function")
-    if not isinstance(function, Mapping):
-        _refuse(f"{name}.function", function, "must be an object with name and parameters")
+    _check_object(function, f"{name}.function", "must be an object with name and parameters")
     _checked_name(function.get("name"), f"{name}.function.name")
     if function.get("description") is not None:
         _checked_text(function["description"], f"{name}.function.description")
@@ -275,6 +256,22 @@ def _checked_json(value: Any, name: str, depth: int) -> Any:
             _checked_json(item, f"{name}[{index}]", depth - 1) for index, item in enumerate(value)
         ]
     return _refuse(name, value, "must be something that JSON can write")
+
+
+def _check_list(value: Any, name: str, allowed: str) -> None:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+        _refuse(name, value, allowed)
+
+
+def _check_object(value: Any, name: str, allowed: str) -> None:
+    if not isinstance(value, Mapping):
+        _refuse(name, value, allowed)
+
+
+def _refuse_others(value: Mapping[str, Any], keys: set[str], name: str, allowed: str) -> None:
+    for key, item in value.items():
+        if key not in keys and item is not None:
+            _refuse(f"{name}.{key}", item, allowed)
 
 
 def _refuse(name: str, value: object, allowed: str) -> NoReturn:

@@ -66,10 +66,6 @@ def given_prompts(prompts: Any) -> list[GivenPrompt]:
 def chat_prompts(messages: Any, **options: Any) -> list[ChatPrompt]:
     """One conversation, or several, as prompts.
 
-    Args:
-        messages: a list of messages, or a list of such lists.
-        options: the other fields of each `ChatPrompt`.
-
     Raises:
         ValueError: names the conversation, the message and what is allowed.
     """
@@ -86,7 +82,6 @@ def params_for_each(
 
     Args:
         params: for all prompts, or one for each; None is `default`.
-        default: None where parameters must be given.
         kind: the class of parameters that the caller's method takes.
 
     Raises:

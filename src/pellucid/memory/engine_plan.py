@@ -33,7 +33,6 @@ class ModelNeeds:
     """What a plan takes of a model.
 
     Args:
-        weight_bytes: of all weights in memory.
         scratch_bytes: of activations between the ops of the largest step.
     """
 
@@ -48,7 +47,6 @@ class EngineModels:
     """The models of an engine.
 
     Args:
-        model: that answers.
         draft: that guesses its tokens, and has blocks for as many texts; None: there is none.
         has_drafts: whether requests may have drafts; these need spare slots for recurrent states.
     """

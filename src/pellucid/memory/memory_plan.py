@@ -124,7 +124,6 @@ class MemoryPlan:
             to the prefix cache on disk.
         bytes_per_block: of the layers of a group, K and V, scales and padding included.
         num_blocks: of the KV cache, for all groups.
-        block_needs: how many of them a request holds.
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         decided_by: what decided `num_blocks`, for people.

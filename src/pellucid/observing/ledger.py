@@ -49,6 +49,9 @@ class Part(IntEnum):
     DRAFTING = 9
 
 
+_FIELDS = tuple(f"{part.name.lower()}_seconds" for part in Part)  # of `Ledger`
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """A request's wall time in seconds: the parts of the module's docstring, which add up to it.
@@ -77,7 +80,7 @@ class Ledger:
     drafting_seconds: float = 0.0
 
     def seconds(self, part: Part) -> float:
-        return float(getattr(self, f"{part.name.lower()}_seconds"))
+        return float(getattr(self, _FIELDS[part]))
 
 
 @dataclass(slots=True)
@@ -232,24 +235,12 @@ class LedgerBook:
         entry = self._entries.pop(request_id)
         entry.book(entry.idle, now)
         self._leave(request_id, now)
-        tokenize, queue, prefill, decode, stall, preempted, sampling, emit, other, drafting = (
-            entry.seconds
-        )
         return Ledger(
-            tokenize_seconds=tokenize,
-            queue_seconds=queue,
-            prefill_seconds=prefill,
-            decode_seconds=decode,
-            stall_seconds=stall,
-            preempted_seconds=preempted,
-            sampling_seconds=sampling,
-            emit_seconds=emit,
-            other_seconds=other,
+            **dict(zip(_FIELDS, entry.seconds, strict=True)),
             total_seconds=now - entry.arrived,
             num_recomputed_tokens=entry.num_recomputed,
             stalled_by=_longest(entry.stalled_by.items()) if entry.stalled_by else (),
             blocked_by=entry.blocked_by,
-            drafting_seconds=drafting,
         )
 
     def _admit(self, request_id: str, now: float) -> None:

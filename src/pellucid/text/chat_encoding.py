@@ -190,11 +190,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _marked(value: Any, control: re.Pattern[str], name: str) -> Any:
-    """A copy with marks around control tokens: templates can still search and split the text.
-
-    Args:
-        name: the value's, for errors.
-    """
+    """A copy with marks around control tokens: templates can still search and split the text."""
     if isinstance(value, str):
         if control is _NEVER:
             return value

@@ -79,7 +79,10 @@ def find_forms(template: ChatTemplate, time_left: RenderingTime) -> TemplateForm
     takes_objects, takes_argument_text, takes_no_content = True, True, True
     if template.mentions("tool_calls"):
         takes_objects, takes_no_content = _tool_call_forms(template, time_left)
-        takes_argument_text = not takes_objects or _takes_argument_text(template, time_left)
+        arguments = json.dumps(_ARGUMENTS)
+        takes_argument_text = not takes_objects or arguments in _written_call(
+            template, time_left, arguments, ""
+        )
     forms = MessageForms(
         takes_text=bool(as_text) or not parts,
         takes_parts=all(f"'{part}'" not in parts and part in parts for part in _PARTS),
@@ -104,7 +107,6 @@ def in_forms(
     system messages to a template that does not know the role.
 
     Args:
-        messages: as `checked_messages` makes them.
         template: decides which names of roles and of reasoning there are.
     """
     developer_role = "developer" if template.mentions("developer") else "system"
@@ -162,11 +164,6 @@ def _tool_call_forms(template: ChatTemplate, time_left: RenderingTime) -> tuple[
             if _ARGUMENT in text and "None" not in text and not written_twice:
                 return takes_objects, takes_no_content
     return True, True
-
-
-def _takes_argument_text(template: ChatTemplate, time_left: RenderingTime) -> bool:
-    arguments = json.dumps(_ARGUMENTS)
-    return arguments in _written_call(template, time_left, arguments, "")
 
 
 def _written_call(

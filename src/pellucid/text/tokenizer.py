@@ -33,7 +33,6 @@ class Tokenizer:
 
     Args:
         hf_tokenizer: text to ids and back, without truncation and padding.
-        vocab_size: V of the model.
         special_tokens: by the names that chat templates use: "bos_token", "eos_token", ...
         chat_template: the template's source, None if the model has none.
         tool_chat_template: the template for conversations with tools, if it is another one.

@@ -68,7 +68,6 @@ def find_answer_ends(chat_template: str | None, tokens: Collection[str]) -> Answ
 
     Args:
         chat_template: the model's; without one its vocabulary alone tells.
-        tokens: the texts of its added tokens.
     """
     for _, record in _records():
         ends = AnswerEnds(*(tuple(texts) for texts in record.get("ends", {}).values()))

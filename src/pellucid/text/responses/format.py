@@ -133,7 +133,6 @@ def find_response_format(
     """The format of a model's answers.
 
     Args:
-        chat_template: the model's.
         tokens: the texts of its added tokens.
         special_tokens: those of them that are special, with their ids.
         own_template: `response_template` of its tokenizer_config.json, if there is one.

@@ -78,7 +78,6 @@ def tool_call_reader(
     """The reader for a field.
 
     Args:
-        opening: the text that opened the region.
         captures: the named groups of the pattern that opened it.
     """
     paths = field.call
@@ -104,7 +103,6 @@ class _Start:
     """How a reader begins calls, and what it does with text that is none.
 
     Args:
-        opening: the text that opened the region.
         ends_itself: the region ends with its calls, since nothing closes it.
     """
 
