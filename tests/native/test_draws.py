@@ -20,7 +20,7 @@ from pellucid.backends.program_decoder import native_draws
 from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow
-from pellucid.execution.sampling_order import DRAWN_PARAMETERS, OTHER_PARAMETERS
+from pellucid.execution.sampling_order import DRAWN_PARAMETERS, OTHER_PARAMETERS, PARAMETERS
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request
@@ -312,7 +312,7 @@ def test_an_engine_draws_what_the_sampler_would(
 def test_every_parameter_is_drawn_or_decides_no_token() -> None:
     """Of a new parameter one has to say which. Until then the sampler chooses the tokens of requests with it."""
     names = {field.name for field in fields(SamplingParams)}
-    assert names == DRAWN_PARAMETERS | OTHER_PARAMETERS
+    assert names == DRAWN_PARAMETERS | {each.name for each in PARAMETERS} | OTHER_PARAMETERS
     assert not DRAWN_PARAMETERS & OTHER_PARAMETERS
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple
 
+from pellucid.backends.drawing import DrawSettings
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.inputs.sampling_params import SamplingParams
@@ -86,7 +87,8 @@ class Parameter(NamedTuple):
         name: of the parameter, and of its stage.
         is_set: whether a row asks for the stage.
         apply: what the stage leaves of a row's candidates.
-        is_native: whether the native draw knows it (csrc/draw.cpp); else the sampler draws.
+        is_native: whether the native draw knows it (csrc/draw.cpp); else the sampler draws. A parameter whose name is
+            a key of `DrawSettings` is native without saying so.
     """
 
     name: str
@@ -155,7 +157,6 @@ PARAMETERS = (
             {*row.prompt_token_ids, *row.output_token_ids},
             row.params.repetition_penalty,
         ),
-        is_native=True,
     ),
     Parameter(
         "presence_penalty",
@@ -163,7 +164,6 @@ PARAMETERS = (
         lambda candidates, row: stages.penalise_presence(
             candidates, row.output_token_ids, row.params.presence_penalty
         ),
-        is_native=True,
     ),
     Parameter(
         "frequency_penalty",
@@ -171,23 +171,22 @@ PARAMETERS = (
         lambda candidates, row: stages.penalise_frequency(
             candidates, row.output_token_ids, row.params.frequency_penalty
         ),
-        is_native=True,
     ),
     _number("temperature", stages.scale, off=1, is_native=True),
     Parameter(
         "top_k",
         lambda row: row.params.top_k > 0,
         lambda candidates, row: stages.top_k(candidates, row.params.top_k),
-        is_native=True,
     ),
-    _number("top_p", stages.top_p, off=1, is_native=True),
-    _number("min_p", stages.min_p, off=0, is_native=True),
-    _number("typical_p", stages.typical_p, off=1, is_native=True),
+    _number("top_p", stages.top_p, off=1),
+    _number("min_p", stages.min_p, off=0),
+    _number("typical_p", stages.typical_p, off=1),
 )
 # What the native draw knows: those, and what the draws and the stages of others look at.
 DRAWN_PARAMETERS = frozenset(
     (
-        *(parameter.name for parameter in PARAMETERS if parameter.is_native),
+        *(each.name for each in PARAMETERS if each.is_native),
+        *(each.name for each in PARAMETERS if each.name in DrawSettings.__annotations__),
         *("thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
     )
 )
