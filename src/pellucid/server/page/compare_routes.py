@@ -125,16 +125,10 @@ class CompareRoutes(Handlers):
         if self._running.locked():
             raise overloaded("another comparison is running", 5)
         about = {"run": secrets.token_hex(4)}
-        return GeneratedReply(event_frames(about, "cmp.failed", self._run(body, prompt.token_ids)))
+        events = self._run(body, prompt.token_ids)
+        return GeneratedReply(event_frames(about, "cmp.failed", events, self._running))
 
     async def _run(
-        self, body: CompareBody, prompt_token_ids: Sequence[int]
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        async with self._running, aclosing(self._compare(body, prompt_token_ids)) as events:
-            async for event in events:
-                yield event
-
-    async def _compare(
         self, body: CompareBody, prompt_token_ids: Sequence[int]
     ) -> AsyncGenerator[dict[str, Any], None]:
         arms = arms_of(body, self.engine.config.kv_cache_dtype)

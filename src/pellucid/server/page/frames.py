@@ -1,7 +1,7 @@
 """The frames of what the live page runs."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
 import msgspec
@@ -11,7 +11,10 @@ from pellucid.server.streaming import sse
 
 
 async def event_frames(
-    about: dict[str, Any], failed: str, events: AsyncGenerator[dict[str, Any], None]
+    about: dict[str, Any],
+    failed: str,
+    events: AsyncGenerator[dict[str, Any], None],
+    turn: AbstractAsyncContextManager[object] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Each event as a server-sent event; after an error, one that says so.
 
@@ -19,8 +22,9 @@ async def event_frames(
         about: fields that all events begin with.
         failed: the name of the event of an error.
         events: of a run.
+        turn: held meanwhile; None: runs need none.
     """
-    async with aclosing(events):
+    async with turn or nullcontext(), aclosing(events):
         try:
             async for event in events:
                 yield sse(msgspec.json.encode({**about, **event}))

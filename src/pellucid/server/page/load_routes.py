@@ -59,26 +59,25 @@ class LoadRoutes(Handlers):
             raise overloaded("another load runs", 5)
         run = secrets.token_hex(4)
         events = self._run(call, body, traffic, level, run)
-        return GeneratedReply(event_frames({"run": run}, "load.failed", events))
+        return GeneratedReply(event_frames({"run": run}, "load.failed", events, self._running))
 
     async def _run(
         self, call: Call, body: LoadBody, traffic: Traffic, level: ServiceLevel, run: str
     ) -> AsyncGenerator[dict[str, Any], None]:
-        async with self._running:
-            events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-            load = _Load(self.serving, call, body, traffic, events.put_nowait, run)
-            running = asyncio.create_task(load.run())
-            running.add_done_callback(lambda _: events.put_nowait(None))
-            try:
-                yield load.begin()
-                while (event := await events.get()) is not None:
-                    yield event
-                running.result()
-                yield _summary(LoadResult(load.outcomes, level))
-            finally:
-                running.cancel()
-                with suppress(BaseException):
-                    await running
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        load = _Load(self.serving, call, body, traffic, events.put_nowait, run)
+        running = asyncio.create_task(load.run())
+        running.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            yield load.begin()
+            while (event := await events.get()) is not None:
+                yield event
+            running.result()
+            yield _summary(LoadResult(load.outcomes, level))
+        finally:
+            running.cancel()
+            with suppress(BaseException):
+                await running
 
 
 class _Load:

@@ -152,13 +152,13 @@ class Ask(Generic[Body]):
         return generation
 
 
-async def count_tokens(
+async def read_conversation(
     serving: Serving,
     call: Call,
     table: FieldTable[Body],
     conversation_of: Callable[[Body, Call], ChatPrompt],
-) -> int:
-    """The tokens of a conversation, which must fit in the context.
+) -> ChatPrompt:
+    """The conversation of a call that is about it alone.
 
     Args:
         table: of the call's fields.
@@ -167,13 +167,17 @@ async def count_tokens(
     Raises:
         ApiError, ValueError: names the field, its value and what is allowed.
     """
-    model, service = serving.model, serving.service
 
     def read(call: Call) -> ChatPrompt:
         body = table.decode(call.body, call.warnings)
-        model.check_name(body.model)
+        serving.model.check_name(body.model)
         return conversation_of(body, call)
 
-    conversation = await service.read(call, read)
+    return await serving.service.read(call, read)
+
+
+async def count_tokens(serving: Serving, call: Call, conversation: ChatPrompt) -> int:
+    """The tokens of a conversation, which must fit in the context."""
+    model = serving.model
     encode = partial(model.tokenizer.encode_conversation, conversation, model.max_model_len)
-    return len(await service.work_on_text(call, encode))
+    return len(await serving.service.work_on_text(call, encode))

@@ -8,13 +8,13 @@ from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured
+from pellucid.server.protocols.ask import AskBody, read_conversation
 from pellucid.server.protocols.conversation import ConversationBuilder
 from pellucid.server.served_model import FINGERPRINT
 from pellucid.server.serving import Handlers
-from pellucid.text.tokenizer import Tokenizer
 
 
-class ConversationFields(msgspec.Struct, kw_only=True):
+class ConversationFields(AskBody, kw_only=True):
     model: str | None = None
     messages: list[Any] | None = None
     tools: list[Any] | None = None
@@ -87,7 +87,7 @@ class Tokens(Handlers):
                 token_ids = self.tokenizer.encode_conversation(prompt, self._max_model_len)
             else:
                 token_ids = self.tokenizer.encode(prompt, special, self._max_model_len)
-            pieces = [self.tokenizer.token_text(token_id) for token_id in token_ids]
+            pieces = list(map(self.tokenizer.token_text, token_ids))
             tokens: list[Any] = token_ids
             if body.with_pieces:
                 pairs = zip(token_ids, pieces, strict=True)
@@ -113,7 +113,7 @@ class Tokens(Handlers):
         if len(given) != 1:
             raise refused("prompt: give one of prompt, content and messages", "prompt")
         if body.messages is not None:
-            return body, conversation_of(body, self.tokenizer, call.warnings), False
+            return body, self._conversation(body, call), False
         text = body.prompt if body.content is None else body.content
         assert text is not None
         special = body.add_special_tokens
@@ -127,7 +127,7 @@ class Tokens(Handlers):
 
         def write() -> bytes:
             text = self.tokenizer.decode(token_ids, skip_special_tokens=False)
-            pieces = [self.tokenizer.token_text(token_id) for token_id in token_ids]
+            pieces = list(map(self.tokenizer.token_text, token_ids))
             return msgspec.json.encode({"prompt": text, "content": text, "token_strs": pieces})
 
         return Reply(await self.service.work_on_text(call, write))
@@ -144,16 +144,24 @@ class Tokens(Handlers):
 
     async def apply_template(self, call: Call) -> Reply:
         """A conversation as the text that the model reads."""
-        conversation = await self.service.read(call, self._read_template)
+        conversation = await read_conversation(
+            self.serving, call, APPLY_TEMPLATE_FIELDS, self._conversation
+        )
         text = await self.service.work_on_text(
             call, lambda: self.tokenizer.render_chat(conversation, self._max_model_len)
         )
         return json_reply({"prompt": text})
 
-    def _read_template(self, call: Call) -> ChatPrompt:
-        body = APPLY_TEMPLATE_FIELDS.decode(call.body, call.warnings)
-        self.model.check_name(body.model)
-        return conversation_of(body, self.tokenizer, call.warnings)
+    def _conversation(self, body: ConversationFields, call: Call) -> ChatPrompt:
+        """Raises ValueError, naming the message, the key, the value and what is allowed."""
+        builder = ConversationBuilder(self.tokenizer, call.warnings)
+        builder.add_sent(body.messages or [])
+        builder.require_tools(body.tools)
+        builder.set_variables(body.chat_template_kwargs or {})
+        return builder.prompt(
+            is_continued=bool(body.continue_final_message),
+            add_generation_prompt=body.add_generation_prompt,
+        )
 
     @property
     def _max_model_len(self) -> int:
@@ -195,17 +203,3 @@ class Tokens(Handlers):
                 "is_sleeping": False,
             }
         )
-
-
-def conversation_of(
-    body: ConversationFields, tokenizer: Tokenizer, warnings: list[str]
-) -> ChatPrompt:
-    """Raises ValueError, naming the message, the key, the value and what is allowed."""
-    builder = ConversationBuilder(tokenizer, warnings)
-    builder.add_sent(body.messages or [])
-    builder.require_tools(body.tools)
-    builder.set_variables(body.chat_template_kwargs or {})
-    return builder.prompt(
-        is_continued=bool(body.continue_final_message),
-        add_generation_prompt=body.add_generation_prompt,
-    )

@@ -14,7 +14,7 @@ from pellucid.server.protocols.anthropic_api.fields import (
 )
 from pellucid.server.protocols.anthropic_api.input import conversation_of, system_text
 from pellucid.server.protocols.anthropic_api.writer import MessageWriter
-from pellucid.server.protocols.ask import Ask, count_tokens
+from pellucid.server.protocols.ask import Ask, count_tokens, read_conversation
 from pellucid.server.protocols.cache_comparison import aspects_of
 from pellucid.server.serving import Handlers
 from pellucid.server.streaming import CompletionsReply
@@ -34,8 +34,8 @@ class Messages(Handlers):
 
     async def count_tokens(self, call: Call) -> Reply:
         """The tokens that a request would have."""
-        table = COUNT_FIELDS
-        num_tokens = await count_tokens(self.serving, call, table, self._conversation)
+        conversation = await read_conversation(self.serving, call, COUNT_FIELDS, self._conversation)
+        num_tokens = await count_tokens(self.serving, call, conversation)
         return json_reply({"input_tokens": num_tokens})
 
     def _request(self, body: MessagesBody, call: Call) -> GenerationRequest:

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/chat, with the additions of vLLM 
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.protocols.ask import Ask, count_tokens
+from pellucid.server.protocols.ask import Ask, count_tokens, read_conversation
 from pellucid.server.protocols.openai_chat_api.fields import (
     CHAT_FIELDS,
     INPUT_TOKENS_FIELDS,
@@ -30,8 +30,10 @@ class ChatCompletions(Handlers):
 
     async def input_tokens(self, call: Call) -> Reply:
         """The tokens that a request would have."""
-        table = INPUT_TOKENS_FIELDS
-        num_tokens = await count_tokens(self.serving, call, table, self._conversation)
+        conversation = await read_conversation(
+            self.serving, call, INPUT_TOKENS_FIELDS, self._conversation
+        )
+        num_tokens = await count_tokens(self.serving, call, conversation)
         return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     def _request(self, body: ChatBody, call: Call) -> GenerationRequest:

@@ -9,7 +9,7 @@ from functools import partial
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.endpoint import Call, Reply, StreamedReply, json_reply
 from pellucid.server.generation import GenerationRequest
-from pellucid.server.protocols.ask import Ask, count_tokens
+from pellucid.server.protocols.ask import Ask, count_tokens, read_conversation
 from pellucid.server.protocols.cache_comparison import aspects_of
 from pellucid.server.protocols.openai_responses_api.fields import (
     INPUT_TOKENS_FIELDS,
@@ -47,8 +47,10 @@ class Responses(Handlers):
 
     async def input_tokens(self, call: Call) -> Reply:
         """The tokens that a request would have."""
-        table = INPUT_TOKENS_FIELDS
-        num_tokens = await count_tokens(self.serving, call, table, self._prompt)
+        conversation = await read_conversation(
+            self.serving, call, INPUT_TOKENS_FIELDS, self._prompt
+        )
+        num_tokens = await count_tokens(self.serving, call, conversation)
         return json_reply({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     def _request(
