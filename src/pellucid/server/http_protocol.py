@@ -226,6 +226,5 @@ def bounded_http_protocol(limits: Limits) -> type[HttpToolsProtocol]:
         def _stop_write_timer(self) -> None:
             if self._write_timer is not None:
                 self._write_timer.cancel()
-                self._write_timer = None
 
     return BoundedHttpProtocol

@@ -81,7 +81,6 @@ def _rules(grammar: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             if depth == 0:
                 lines.append([])
         elif not lines[-1] and token[1] == "|" and len(lines) > 1:
-            lines.pop()
             while not lines[-1] and len(lines) > 1:
                 lines.pop()
             lines[-1].append(token)
