@@ -151,3 +151,12 @@ def test_a_load_ends_with_its_connection_and_is_bounded(bundled: RunningServer) 
         bundled.wait_until(lambda: bundled.service.under_way, "a request of the load")
         assert bundled.post("/v1/load", {}).status == 429
     bundled.wait_until_idle()
+
+
+def test_a_load_with_prompts_of_the_longest_length_is_no_longer_than_allowed() -> None:
+    with running_server(fake_engine(context_length=8192)) as server:
+        body = {"num_requests": 1, "prefix_tokens": 96, "output_tokens": "1"}
+        allowed = server.post("/v1/load", {**body, "prompt_tokens": "4000"})
+        assert allowed.events[-1]["completed"] == 1
+        refused = server.post("/v1/load", {**body, "prompt_tokens": "4001"})
+        assert refused.status == 400 and "at most 4096 are" in refused.json["error"]["message"]
