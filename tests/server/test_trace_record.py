@@ -71,7 +71,9 @@ def test_a_running_server_is_recorded(
         tokens = [event["text"] for event in events if event["ev"] == "tok"]
         assert len(tokens) == 20 and "".join(tokens) == text
         assert any(request_id in str(event) for event in events) == has_id
-        state = TraceState.at(events)
+        state = TraceState()
+        for event in events:
+            state.apply(event)
         assert state.is_complete and not state.requests
     assert capfd.readouterr().err.count("recorded") == 2
     server.wait_until_idle()

@@ -58,6 +58,13 @@ def events_of(engine: LLMEngine, num_requests: int = 30, seed: int = 0) -> list[
     return [json.loads(event_line(event)) for event in events]
 
 
+def state_after(events: list[Event]) -> TraceState:
+    state = TraceState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
 def assert_equal(state: TraceState, snapshot: Any) -> None:
     assert state.is_complete
     found = {(block, each.owners, each.hash) for block, each in state.blocks.items()}
@@ -92,7 +99,7 @@ def test_events_lead_to_the_state_that_a_snapshot_has(knobs: dict[str, object]) 
 
 def test_a_gap_is_told_and_a_snapshot_repairs_it() -> None:
     events = events_of(crowded_engine())
-    state = TraceState.at(events, until_seq=200)
+    state = state_after(events[:201])
     assert state.seq == 200 and state.is_complete
     state.apply({**events[201], "ev": "gap", "from_seq": 201, "to_seq": 300, "resync": True})
     assert not state.is_complete
@@ -149,7 +156,7 @@ def test_redaction_keeps_every_number_and_no_text(tmp_path: Path) -> None:
         numbers = {key: value for key, value in before.items() if isinstance(value, float)}
         assert numbers.items() <= after.items()
     # Equal ids stay equal, in this recording alone; and what is left is a recording still.
-    states = [TraceState.at(each[:-1]) for each in (events, redacted)]
+    states = [state_after(each[:-1]) for each in (events, redacted)]
     assert len(states[0].blocks) == len(states[1].blocks) > 0
     assert Redactor()(events[3]) != redactor(events[3])
     path = tmp_path / "redacted.jsonl.gz"

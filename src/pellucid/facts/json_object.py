@@ -80,9 +80,9 @@ class JsonObject:
             raise self.error(key, f"must be a number above 0, at most {MAX_NUMBER:g}")
         return float(value)
 
-    def optional_number(self, key: str, default: float | None = None) -> float | None:
+    def optional_number(self, key: str) -> float | None:
         """A number above 0, at most `MAX_NUMBER`, or null."""
-        return None if self._value(key, default) is None else self.number(key, default or 0)
+        return None if self._value(key, None) is None else self.number(key)
 
     def nonzero_number(self, key: str) -> float | None:
         """A number above 0, at most `MAX_NUMBER`; null, 0 or a missing key is none."""

@@ -16,13 +16,10 @@ class Redactor:
 
     Tokens and texts are left out; lengths, times, probabilities and block ids stay. An event of a kind that
     is not known here is left out whole.
-
-    Args:
-        key: of the hashes; left out, a random one that is not kept.
     """
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = secrets.token_bytes(16) if key is None else key
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(16)  # of the hashes; it is not kept
         # What of each event is replaced.
         self._rules: Mapping[str, Callable[[Event], Event]] = {
             "hello": lambda event: {},

@@ -1,6 +1,5 @@
 """The state of an engine at a moment of its events: requests and blocks, as a snapshot would have them."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,16 +53,6 @@ class TraceState:
         self.blocks: dict[int, BlockState] = {}
         self.is_complete = True
         self._as_of = -1  # the last event that the snapshot includes
-
-    @classmethod
-    def at(cls, events: Iterable[dict[str, Any]], until_seq: int | None = None) -> "TraceState":
-        """The state after an event; after the last one if `until_seq` is None."""
-        state = cls()
-        for event in events:
-            if until_seq is not None and event.get("seq", -1) > until_seq:
-                break
-            state.apply(event)
-        return state
 
     def apply(self, event: dict[str, Any]) -> None:
         """Takes in one event. Those that a snapshot includes already change nothing."""

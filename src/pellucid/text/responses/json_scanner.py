@@ -1,41 +1,21 @@
 """Splits the JSON text of an object, or of a list of objects, into keys and raw values, while it arrives."""
 
 import json
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectStart:
-    pass
+class JsonEvent(NamedTuple):
+    """What the scanner has found.
 
+    Attributes:
+        text: of a key its name, of a part of a value more of its raw text.
+        end: of an object's end, the offset after it within the text that was pushed.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ValuePart:
-    """More of the raw text of the value of the last key."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ValueEnd:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectEnd:
-    """`end` is the offset after the object within the text that was pushed."""
-
-    end: int
-
-
-JsonEvent: TypeAlias = ObjectStart | Key | ValuePart | ValueEnd | ObjectEnd
+    kind: Literal["object_start", "key", "value_part", "value_end", "object_end"]
+    text: str = ""
+    end: int = 0
 
 
 class _State(Enum):
@@ -97,7 +77,7 @@ class JsonScanner:
             self._key += character
             if self._ends_string(character):
                 try:
-                    events.append(Key(json.loads(self._key, strict=False)))
+                    events.append(JsonEvent("key", json.loads(self._key, strict=False)))
                     self._state = _State.COLON
                 except ValueError:
                     self._state = _State.FAILED
@@ -110,7 +90,7 @@ class JsonScanner:
             self._in_list = True
             self._state = _State.BETWEEN_OBJECTS
         elif character == "{" and state in (_State.BEGIN, _State.BETWEEN_OBJECTS):
-            events.append(ObjectStart())
+            events.append(JsonEvent("object_start"))
             self._state = _State.BEFORE_KEY
         elif character == "]" and state is _State.BETWEEN_OBJECTS:
             self._state = _State.END
@@ -120,7 +100,7 @@ class JsonScanner:
         elif character == ":" and state is _State.COLON:
             self._state = _State.BEFORE_VALUE
         elif character == "}" and state in (_State.BEFORE_KEY, _State.AFTER_VALUE):
-            events.append(ObjectEnd(position + 1))
+            events.append(JsonEvent("object_end", end=position + 1))
             self._state = _State.BETWEEN_OBJECTS if self._in_list else _State.END
         elif character == "," and state is _State.AFTER_VALUE:
             self._state = _State.BEFORE_KEY
@@ -156,9 +136,9 @@ class JsonScanner:
                 self._state = _State.AFTER_VALUE
                 break
         if end > start:
-            events.append(ValuePart(text[start:end]))
+            events.append(JsonEvent("value_part", text[start:end]))
         if self._state is _State.AFTER_VALUE:
-            events.append(ValueEnd())
+            events.append(JsonEvent("value_end"))
         return end
 
     def _ends_string(self, character: str) -> bool:

@@ -15,14 +15,7 @@ from pellucid.text.responses.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from pellucid.text.responses.json_scanner import (
-    JsonScanner,
-    Key,
-    ObjectEnd,
-    ObjectStart,
-    ValueEnd,
-    ValuePart,
-)
+from pellucid.text.responses.json_scanner import JsonScanner
 from pellucid.text.responses.template import CallPaths, ResponseField
 
 _SYNTAX = frozenset(r"\.^$*+?{}[]|()")  # of regular expressions
@@ -146,17 +139,18 @@ class _JsonReader:
         deltas: list[ResponseDelta] = []
         held = 0  # offset up to which text is held or read
         for event in events:
-            if isinstance(event, ObjectStart):
-                self._begin_object()
-            elif isinstance(event, Key):
-                self._key, self._value = event.name, ""
-            elif isinstance(event, ValuePart):
-                deltas += self._read_part(event.text)
-            elif isinstance(event, ValueEnd):
-                deltas += self._end_value()
-            elif isinstance(event, ObjectEnd) and self._call is not None:
-                deltas += self._end_call(complete=True)
-                held = event.end
+            match event.kind:
+                case "object_start":
+                    self._begin_object()
+                case "key":
+                    self._key, self._value = event.text, ""
+                case "value_part":
+                    deltas += self._read_part(event.text)
+                case "value_end":
+                    deltas += self._end_value()
+                case "object_end" if self._call is not None:
+                    deltas += self._end_call(complete=True)
+                    held = event.end
         if self._call is None:
             self._start.hold(text[held:end])
         if self._scanner.failed and self._call is not None:
