@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pellucid.benchmark.machine import Machine
-from pellucid.cli.parsing.counts import parse_counts
+from pellucid.cli.parsing.option_types import parse_counts
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine, Ran
 from support.tiny_shape import TINY_SHAPE

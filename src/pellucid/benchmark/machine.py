@@ -1,7 +1,7 @@
 """The roofline of a machine: the bandwidth and peak that speeds are compared with (Williams, Waterman,
 Patterson 2009)."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from pellucid.backends.base import Arithmetic
 
@@ -45,11 +45,6 @@ class Machine:
         return max(1 - min(pair) / max(pair) for pair in pairs)
 
     @property
-    def ceilings(self) -> tuple[float, float, float, float]:
+    def ceilings(self) -> tuple[float, ...]:
         """Bandwidth and the three peaks."""
-        return (
-            self.bandwidth_bytes_per_second,
-            self.peak_int8_ops,
-            self.peak_bf16_flops,
-            self.peak_f32_flops,
-        )
+        return astuple(self)[2:]

@@ -21,13 +21,10 @@ class Prefill:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose rate is reported."""
+        """Tokens whose rate is reported; at the end, positions in the KV cache."""
         return self.num_prompt_tokens
 
-    @property
-    def num_positions(self) -> int:
-        """Of one sequence in the KV cache, at the end."""
-        return self.num_prompt_tokens
+    num_positions = num_tokens
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pellucid.cli.bench_model import Shape, check_shape_alone, load_bench_model
 from pellucid.cli.output.summary import formats
 from pellucid.cli.output.terminal import note, print_table, wrapped
 from pellucid.cli.output.units import num_bytes, rate, seconds, times
-from pellucid.cli.parsing.counts import check_count
 from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.option_types import check_count
 from pellucid.cli.parsing.options import Json, ModelOptions
 from pellucid.cli.parsing.panels import WORKLOAD
 from pellucid.inputs.config import EngineConfig

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.exceptions import TyperException
@@ -23,6 +23,7 @@ from pellucid.cli.parsing.help_page import FrontPage, Verb, option_names
 from pellucid.cli.parsing.options import takes_options
 from pellucid.cli.parsing.other_engines import VERBS as VERBS_OF_OTHERS
 from pellucid.cli.parsing.other_engines import instead_of_option, instead_of_verb
+from pellucid.cli.parsing.panels import OTHERS
 from pellucid.cli.parsing.settings import config_path, read_config, settings_kind, settings_of
 
 # By what they are for. Each is a function in a file of its name, with _ for -.
@@ -79,17 +80,15 @@ def _print_version(wanted: bool) -> None:
 
 
 def _pellucid(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            "-V",
-            "-v",
-            help="Print the version.",
-            callback=_print_version,
-            is_eager=True,
-        ),
-    ] = False,
+    version: bool = OTHERS.flag(
+        "Print the version.",
+        "--version",
+        "-V",
+        "-v",
+        default=False,
+        callback=_print_version,
+        is_eager=True,
+    ),
 ) -> None:
     """An LLM inference engine that you can see through."""
 

@@ -10,8 +10,8 @@ from pellucid.cli.output.image_path import Plot, check_image_path
 from pellucid.cli.output.summary import backend_facts, memory_facts
 from pellucid.cli.output.terminal import EXIT_INTERRUPTED, note, note_facts
 from pellucid.cli.output.units import describe_count
-from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
+from pellucid.cli.parsing.option_types import check_count, parse_counts
 from pellucid.cli.parsing.options import BenchSpeculationOptions, ModelOptions
 from pellucid.cli.parsing.panels import OUTPUT, WORKLOAD
 from pellucid.inputs.config import EngineConfig

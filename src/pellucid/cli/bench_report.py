@@ -23,6 +23,7 @@ COLUMNS = (
     "operations per step",
     "of peak",
 )
+WORKLOAD_FACTS = ("test", "batch", "depth", "temperature", "top_p")
 EXPLANATION = """\
 pp512: prefill of a prompt of 512 tokens. tg64@128x8: decode of 64 tokens for each of 8 sequences with 128
 tokens in the KV cache; the speed is that of all 8 together. Bytes and operations are the least that a step
@@ -89,11 +90,7 @@ def measurement_object(
     measurement: "Measurement", config: EngineConfig, machine: "Machine"
 ) -> dict[str, Any]:
     return {
-        "test": measurement.workload.test,
-        "batch": measurement.workload.batch,
-        "depth": measurement.workload.depth,
-        "temperature": measurement.workload.temperature,
-        "top_p": measurement.workload.top_p,
+        **{name: getattr(measurement.workload, name) for name in WORKLOAD_FACTS},
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
         "tokens_per_second": measurement.tokens_per_second,

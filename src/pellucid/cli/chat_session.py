@@ -94,14 +94,14 @@ class ChatSession:
             "/temperature": Command(
                 "T",
                 "randomness; 0 always takes the likeliest token",
-                partial(self._set, "temperature", float),
+                partial(self._set, "temperature"),
             ),
-            "/top-p": Command("P", "1 is off", partial(self._set, "top_p", float)),
+            "/top-p": Command("P", "1 is off", partial(self._set, "top_p")),
             "/max-tokens": Command(
-                "N", "most tokens of an answer", partial(self._set, "max_tokens", int)
+                "N", "most tokens of an answer", partial(self._set, "max_tokens")
             ),
             "/seed": Command(
-                "S", "the same seed gives the same answer", partial(self._set, "seed", int)
+                "S", "the same seed gives the same answer", partial(self._set, "seed")
             ),
             "/stop": Command(
                 "[TEXT]", "text that ends an answer, \\n is a newline; or none", self._stop
@@ -209,7 +209,8 @@ class ChatSession:
         for name, command in self.commands.items():
             note(f"  {f'{name} {command.argument}':<20} {command.help}")
 
-    def _set(self, field: str, parse: Callable[[str], float], argument: str) -> None:
+    def _set(self, name: str, argument: str) -> None:
+        field, parse = _PARAMETERS[name]
         try:
             value = parse(argument)
         except ValueError:
@@ -225,7 +226,7 @@ class ChatSession:
         elif name == "stop":
             self._stop(value.strip())
         elif name in _PARAMETERS:
-            self._set(*_PARAMETERS[name], value.strip())
+            self._set(name, value.strip())
         else:
             known = ", ".join(sorted((*_PARAMETERS, "stop", "system")))
             raise ValueError(f"/set {name}: no such parameter; there are {known}")
@@ -263,7 +264,7 @@ class ChatSession:
         if self.params.temperature == 0:
             raise ValueError("/regen: the temperature is 0, so the answer would be the same")
         if self.params.seed is not None:
-            self._set("seed", int, str(self.params.seed + 1))
+            self._set("seed", str(self.params.seed + 1))
         turns = list(self.conversation.turns)
         question, _ = self.conversation.turns.pop()
         try:

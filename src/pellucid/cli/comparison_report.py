@@ -26,7 +26,7 @@ def print_comparison(comparison: Comparison, subject: str) -> None:
     print_table(("", *labels, "without vs with"), rows(comparison))
     print(f"\n{wrapped(verdict(comparison))}")
     if (length := comparison.quoted_length) is not None:
-        print(speed(comparison, length))
+        print(f"speed: {times(comparison.speed_ratio(length))} with the cache, at {length} tokens")
         print(f"\n{plot(comparison)}")
     print(f"\n{wrapped(EXPLANATION)}", flush=True)
 
@@ -79,11 +79,6 @@ def verdict(comparison: Comparison) -> str:
     logprobs = "the same to the last bit" if comparison.identical_logprobs else "NOT the same"
     stopped = "" if comparison.complete else ", as far as the shorter run got"
     return f"same tokens: yes, all {num_tokens}{stopped}; log-probabilities: {logprobs}"
-
-
-def speed(comparison: Comparison, length: int) -> str:
-    """The ratio of the two speeds."""
-    return f"speed: {times(comparison.speed_ratio(length))} with the cache, at {length} tokens"
 
 
 def plot(comparison: Comparison) -> str:

@@ -46,7 +46,11 @@ def explain(
 
     status = 0
     if events is not None:
-        explanation = _from_recording(events, request, words)
+        from pellucid.observing.event_recording import read_recording
+
+        if words.typed() != (None, None):
+            raise ValueError(f"--events {events}: is a recording; it takes no prompt")
+        explanation = explain_request(read_recording(events), request)
     else:
         if request is not None:
             raise ValueError(f"--request {request}: needs --events FILE")
@@ -59,14 +63,6 @@ def explain(
     else:
         print_explanation(explanation)
     raise typer.Exit(status)
-
-
-def _from_recording(path: Path, request: str | None, words: ModelAndPrompt) -> Explanation:
-    from pellucid.observing.event_recording import read_recording
-
-    if words.typed() != (None, None):
-        raise ValueError(f"--events {path}: is a recording; it takes no prompt")
-    return explain_request(read_recording(path), request)
 
 
 def _from_run(

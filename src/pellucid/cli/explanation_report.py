@@ -31,20 +31,18 @@ QUOTED = {
     "evicted": {"evicted_ago"},
     "differs": {"near_req", "diff_ids"},
 }
+OTHERS = "other requests"  # a column that says nothing of a request that was always alone
 COLUMNS = (
     "phase",
     "steps",
     "tokens",
     "time per step",
-    "other requests",
+    OTHERS,
     "bytes per step",
     "operations per step",
     "limited by",
     "of limit",
 )
-
-
-ALONE = "other requests"  # a column that says nothing of a request that was always alone
 
 
 def print_explanation(explanation: Explanation) -> None:
@@ -55,17 +53,13 @@ def print_explanation(explanation: Explanation) -> None:
     else:
         print_table(("where the time went", "time", "share"), ledger_rows(explanation.ledger))
         print()
-    columns = [name for name in COLUMNS if name != ALONE or is_accompanied(explanation)]
+    has_company = any(phase.num_requests > 1 for phase in explanation.phases)
+    columns = [name for name in COLUMNS if name != OTHERS or has_company]
     cells = [dict(zip(COLUMNS, phase_cells(phase), strict=True)) for phase in explanation.phases]
     print_table(columns, [[row[name] for name in columns] for row in cells])
     print()
     for line in (*waits(explanation), *prefix_lines(explanation), memory_line(explanation)):
         print(wrapped(line))
-
-
-def is_accompanied(explanation: Explanation) -> bool:
-    """Whether any step had tokens of other requests, too."""
-    return any(phase.num_requests > 1 for phase in explanation.phases)
 
 
 def engine(explanation: Explanation) -> str:

@@ -14,9 +14,8 @@ from pellucid.benchmark.machine_facts import (
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.summary import formats
 from pellucid.cli.output.terminal import wrapped
-from pellucid.cli.parsing.counts import check_count, parse_counts
 from pellucid.cli.parsing.model_and_prompt import ModelName
-from pellucid.cli.parsing.option_types import size
+from pellucid.cli.parsing.option_types import check_count, parse_counts, size
 from pellucid.cli.parsing.options import Json, PlannedModelOptions
 from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Options, Panel
 from pellucid.inputs.config import EngineConfig

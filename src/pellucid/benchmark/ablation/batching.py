@@ -65,7 +65,6 @@ def measure_batching(
 
     Args:
         config: `max_num_seqs` and `use_kv_cache` are those of each discipline.
-        on_discipline: told which one comes next.
     """
     results = []
     for discipline in disciplines(len(requests)):

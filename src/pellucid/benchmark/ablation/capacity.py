@@ -37,7 +37,6 @@ def measure_capacity(
 
     Args:
         max_model_len: tokens of a whole context.
-        needs: blocks of a request.
         bytes_per_block: of all layers of a group.
     """
     num_blocks = NUM_CONTEXTS * needs.most(max_model_len)

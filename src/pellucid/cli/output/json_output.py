@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
     from pellucid.outputs import Logprob, LogprobsAt, RequestMetrics, RequestOutput
 
-_OF_A_BEAM = ("score", "text", "token_ids", "finish_reason", "stop_reason", "cumulative_logprob")
+_OF_AN_ANSWER = ("text", "token_ids", "finish_reason", "stop_reason", "cumulative_logprob")
 
 
 def print_json(values: dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -29,17 +29,14 @@ def request_object(
     completion = output.outputs[0]
     found = {}
     if isinstance(params, BeamSearchParams):
+        of_a_beam = ("score", *_OF_AN_ANSWER)
         found["beams"] = [
-            {name: getattr(one, name) for name in _OF_A_BEAM} for one in output.outputs
+            {name: getattr(one, name) for name in of_a_beam} for one in output.outputs
         ]
     return {
         "prompt": output.prompt,
         "prompt_token_ids": output.prompt_token_ids,
-        "text": completion.text,
-        "token_ids": completion.token_ids,
-        "finish_reason": completion.finish_reason,
-        "stop_reason": completion.stop_reason,
-        "cumulative_logprob": completion.cumulative_logprob,
+        **{name: getattr(completion, name) for name in _OF_AN_ANSWER},
         "logprobs": _logprobs(completion.token_ids, completion.logprobs),
         **found,
         "seed": output.seed,

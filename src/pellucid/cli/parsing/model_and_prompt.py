@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from pellucid.cli.conversation import Conversation
 from pellucid.cli.parsing.models import (
     MAX_MODEL_LEN,
     complete_model,
@@ -189,19 +190,13 @@ class PromptOptions(Options):
         if raw:
             return text
         check_conversation(llm, self.think)
-        return conversation_prompt(messages(self.system, text), self.think)
+        return conversation_prompt(Conversation(self.system).messages(text), self.think)
 
 
 def _is_text_to_continue(text: str) -> bool:
     """Whether the bundled model goes on with `text`; a greeting or a question it answers."""
     words = text.split()
     return not words or (len(words) >= _WORDS_OF_A_TEXT and not words[-1].endswith("?"))
-
-
-def messages(system: str | None, question: str) -> list[dict[str, str]]:
-    """A conversation of one question."""
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": question}]
 
 
 def check_conversation(llm: "LLM", think: bool | None) -> None:

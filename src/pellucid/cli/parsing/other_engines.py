@@ -127,7 +127,6 @@ def instead_of_option(
     """The error for the first of a command line's words that is another engine's option.
 
     Args:
-        words: of the command line.
         options: that the command has.
         short_only: whether to look for one dash and several letters only, as in -ngl.
 

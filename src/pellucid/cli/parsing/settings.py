@@ -131,7 +131,6 @@ def read_config(
     A key at the top holds for all verbs that have the option; one in a table [run] for that verb.
 
     Args:
-        path: of the file.
         settings: by verb, and by name.
 
     Raises:
