@@ -106,18 +106,14 @@ def plan_shape(
     Args:
         backend: that would run it; None: as `settings` say.
     """
-    needs = _needs(model, backend or make_backend(settings, model), settings, _all_of(BF16))
-    return PlannedModel(
-        name, settings, EngineModels(needs, has_drafts=settings.speculation != "off")
-    )
+    needs = _needs(model, settings, _all_of(BF16), backend)
+    return PlannedModel(name, settings, EngineModels(needs, None, settings.speculation != "off"))
 
 
 def plan_stored_model(name: str, stored: StoredModel, settings: EngineConfig) -> PlannedModel:
     """An open checkpoint, whose weights are counted as loading would count them."""
-    needs = _stored_needs(stored, settings, make_backend(settings, stored.config))
-    return PlannedModel(
-        name, settings, EngineModels(needs, has_drafts=settings.speculation != "off")
-    )
+    needs = _needs(stored.config, settings, stored_formats(stored))
+    return PlannedModel(name, settings, EngineModels(needs, None, settings.speculation != "off"))
 
 
 def _find_needs(
@@ -135,13 +131,8 @@ def _find_needs(
         config = read_model_config(path)
         stored_format = stored_matrix_format(path)
         if stored_format is not None or settings.quantization != "none":
-            needs = _needs(
-                config,
-                backend or make_backend(settings, config),
-                settings,
-                _all_of(stored_format or BF16),
-            )
-            return location.name, needs
+            formats = _all_of(stored_format or BF16)
+            return location.name, _needs(config, settings, formats, backend)
     with find_headers(model, revision) as location:
         return location.name, _open_needs(location, settings, backend)
 
@@ -150,17 +141,17 @@ def _open_needs(
     location: ModelLocation, settings: EngineConfig, backend: Backend | None
 ) -> ModelNeeds:
     stored = open_stored_model(location.path, verifies_checksums=False)
-    return _stored_needs(stored, settings, backend or make_backend(settings, stored.config))
-
-
-def _stored_needs(stored: StoredModel, settings: EngineConfig, backend: Backend) -> ModelNeeds:
-    return _needs(stored.config, backend, settings, stored_formats(stored))
+    return _needs(stored.config, settings, stored_formats(stored), backend)
 
 
 def _needs(
-    model: ModelConfig, backend: Backend, settings: EngineConfig, find_formats: FindFormats
+    model: ModelConfig,
+    settings: EngineConfig,
+    find_formats: FindFormats,
+    backend: Backend | None = None,
 ) -> ModelNeeds:
     """Compiles the decoder over weights without numbers."""
+    backend = backend or make_backend(settings, model)
     weight_format = FORMATS.get(settings.quantization)
     parameters = PlannedParameters(backend.weights, find_formats, weight_format)
     decoder = decoder_class(model.architecture)(model, parameters, backend.ops)

@@ -64,10 +64,7 @@ def chat(
         model,
         # One answer at a time: room for one context.
         {
-            **model_options.settings(),
-            **words.settings(),
-            **prefix_cache_options.settings(),
-            **speculation_options.settings(),
+            **words.settings(model_options, prefix_cache_options, speculation_options),
             "max_num_seqs": 1,
         },
         {**answer_options.given(), "max_tokens": token_limit(max_tokens)},

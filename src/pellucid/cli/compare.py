@@ -63,8 +63,7 @@ def compare(
     llm, params = load(
         model,
         {
-            **model_options.settings(),
-            **words.settings(),
+            **words.settings(model_options),
             "max_num_seqs": 1,
             "enable_prefix_caching": False,
             "speculation": "off",

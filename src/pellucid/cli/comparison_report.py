@@ -16,11 +16,7 @@ per token grows with the text. With the cache only the newest token passes throu
 
 
 def print_comparison(comparison: Comparison, subject: str) -> None:
-    """Writes everything on stdout.
-
-    Args:
-        subject: the model, its formats and the machine.
-    """
+    """Writes everything on stdout; the subject is the model, its formats and the machine."""
     labels = (comparison.cached.label, comparison.naive.label)
     print(f"{wrapped(subject)}\n")
     print_table(("", *labels, "without vs with"), rows(comparison))

@@ -55,8 +55,7 @@ def explain(
         if request is not None:
             raise ValueError(f"--request {request}: needs --events FILE")
         given = {**answer_options.given(), "max_tokens": token_limit(max_tokens)}
-        settings = {**model_options.settings(), "max_num_seqs": 1}
-        explanation, finish_reason = _from_run(words, prompt_options, settings, given)
+        explanation, finish_reason = _from_run(words, prompt_options, model_options, given)
         status = EXIT_BY_FINISH_REASON[finish_reason]
     if json:
         print_json(explanation.as_dict())
@@ -68,12 +67,12 @@ def explain(
 def _from_run(
     words: ModelAndPrompt,
     prompt_options: PromptOptions,
-    settings: dict[str, object],
+    model_options: ModelOptions,
     given: dict[str, object],
 ) -> tuple[Explanation, str]:
     """What happened, and how it ended."""
     model, text = words.read()
-    llm, params = load(model, {**settings, **words.settings()}, given)
+    llm, params = load(model, {**words.settings(model_options), "max_num_seqs": 1}, given)
     prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
 
     from pellucid.benchmark.ceilings import measure_ceilings

@@ -114,11 +114,7 @@ def stream_text(
     write: Callable[[str], None],
     quiet: bool = False,
 ) -> "RequestOutput":
-    """Runs one request and writes its text as it is made.
-
-    Args:
-        quiet: whether the progress of the prefill is not shown.
-    """
+    """Runs one request and writes its text as it is made; if quiet, without the progress of the prefill."""
     num_written = 0
     with ExitStack() as before_text:
         show = before_text.enter_context(progress("prefill", describe_tokens, quiet=quiet))

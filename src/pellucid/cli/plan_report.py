@@ -61,11 +61,7 @@ PROVENANCE = {"M": "measured", "C": "counted", "E": "estimated"}
 
 
 def print_plan(model: str, machine: "MachineFacts", estimates: Estimates) -> None:
-    """Writes everything on stdout.
-
-    Args:
-        model: its name and formats.
-    """
+    """Writes everything on stdout; the model has its name and formats."""
     by_name = {
         requests: {number.name: number for number in estimate}
         for requests, estimate in estimates.items()

@@ -71,10 +71,7 @@ def run(
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
     model, text = words.read()
     settings = {
-        **model_options.settings(),
-        **words.settings(),
-        **prefix_cache_options.settings(),
-        **speculation_options.settings(),
+        **words.settings(model_options, prefix_cache_options, speculation_options),
         "use_kv_cache": not no_kv_cache,
         "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }

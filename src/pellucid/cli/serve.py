@@ -108,9 +108,7 @@ def serve(
     model = words.name()
     engine_config = EngineConfig(
         model=model,
-        **{**model_options.settings(), **words.settings()},
-        **prefix_cache_options.settings(),
-        **speculation_options.settings(),
+        **words.settings(model_options, prefix_cache_options, speculation_options),
         max_num_seqs=max_num_seqs,
     )
     config = ServerConfig(

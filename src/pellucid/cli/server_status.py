@@ -37,11 +37,7 @@ class ServerStatus:
 
 
 class ServerWatch:
-    """Reads the status of one server again and again.
-
-    Args:
-        client: of the server.
-    """
+    """Reads the status of one server again and again."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client

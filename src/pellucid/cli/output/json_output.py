@@ -64,11 +64,7 @@ def speculation_object(engine: "LLMEngine") -> dict[str, Any] | None:
 def comparison_object(
     comparison: Comparison, engines: "tuple[LLMEngine, LLMEngine]", params: SamplingParams
 ) -> dict[str, Any]:
-    """Both arms in full, and what they say about each other.
-
-    Args:
-        engines: of the arm with the cache and of the one without.
-    """
+    """Both arms in full, and what they say about each other; engines with the cache and without it."""
     arms = (comparison.cached, comparison.naive)
     return {
         "identical_tokens": comparison.identical_tokens,

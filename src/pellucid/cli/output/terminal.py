@@ -93,11 +93,7 @@ class AnswerWriter:
         self._word = ""  # the incomplete word between the last space and the cursor
 
     def write(self, text: str, style: str = "") -> None:
-        """Writes a piece at once.
-
-        Args:
-            style: an escape sequence, for live terminals only.
-        """
+        """Writes a piece at once; its style is an escape sequence, for live terminals only."""
         if not text:
             return
         if not self.is_live:

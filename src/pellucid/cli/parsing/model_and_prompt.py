@@ -15,7 +15,7 @@ from pellucid.cli.parsing.models import (
     looks_like_model,
     resolve_model,
 )
-from pellucid.cli.parsing.options import MODEL_HELP
+from pellucid.cli.parsing.options import MODEL_HELP, EngineOptions
 from pellucid.cli.parsing.panels import MODEL, PROMPT, Options, argument
 from pellucid.cli.parsing.settings import origin
 from pellucid.facts.model_names import find_short_name
@@ -45,10 +45,11 @@ class Words(Options):
     context: typer.Context
     first: str | None = argument("MODEL", MODEL_HELP, autocompletion=complete_model)
 
-    def settings(self) -> dict[str, Any]:
-        """The settings of the engine that the model was chosen for."""
+    def settings(self, *options: EngineOptions) -> dict[str, Any]:
+        """The settings of the engine, with the context that the model was chosen for."""
+        settings = {name: value for each in options for name, value in each.settings().items()}
         longest = self.context.meta.get(MAX_MODEL_LEN)
-        return {} if longest is None else {"max_model_len": longest}
+        return settings if longest is None else {**settings, "max_model_len": longest}
 
 
 @dataclass(frozen=True)
@@ -214,11 +215,7 @@ def check_conversation(llm: "LLM", think: bool | None) -> None:
 
 
 def conversation_prompt(messages: list[dict[str, str]], think: bool | None) -> ChatPrompt:
-    """The conversation for the engine.
-
-    Args:
-        think: None leaves it to the chat template.
-    """
+    """The conversation for the engine; where `think` is None, the chat template decides."""
     variables: dict[str, Any] = {} if think is None else {"enable_thinking": think}
     return ChatPrompt(messages, chat_template_kwargs=variables)
 

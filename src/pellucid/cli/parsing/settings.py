@@ -60,11 +60,7 @@ class Setting:
         return None if self.is_list else f"PELLUCID_{self.name.upper()}"
 
     def check(self, value: Any, where: str) -> Any:
-        """The value, if it is of the right type.
-
-        Raises:
-            ValueError: it is not.
-        """
+        """The value; raises ValueError if it is of the wrong type."""
         if self.is_list:
             if not isinstance(value, list):
                 raise ValueError(f"{where} = {value!r}: must be a list")
