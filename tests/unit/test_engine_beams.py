@@ -75,6 +75,14 @@ def test_the_engine_finds_what_the_definition_finds(seed: int) -> None:
     assert [score for _, score in ours] == pytest.approx([score for _, score in expected])
 
 
+def test_a_search_of_one_beam_is_greedy() -> None:
+    engine = fake_engine()
+    [search] = alone(PROMPT, BeamSearchParams(beam_width=1, max_tokens=12))
+    greedy = engine.add_request(PROMPT, SamplingParams(temperature=0, max_tokens=12))
+    finish(engine)
+    assert search[0] == greedy.outputs[0].token_ids
+
+
 def test_a_result_has_all_that_is_known_of_it() -> None:
     engine = fake_engine()
     output = engine.add_request(PROMPT, dataclasses.replace(PARAMS, n=2, stop_token_ids=[5]))
