@@ -121,6 +121,16 @@ def test_an_idle_engine_does_not_wake_up() -> None:
     run(serve)
 
 
+def test_an_engine_whose_requests_have_ended_is_not_stuck() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        for _ in range(2):
+            async for _ in engine.generate(PROMPT, SamplingParams(max_tokens=3)):
+                pass
+            assert engine.seconds_without_step == 0
+
+    run(serve)
+
+
 def test_streams_are_the_answers() -> None:
     rng = random.Random(0)
     requests = [random_request(rng) for _ in range(100)]
