@@ -201,26 +201,11 @@ class LLMEngine:
         return self.scheduler.has_unfinished_requests
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """Encodes a prompt: the part of `add_request` that tokenizes. From any thread.
-
-        Args:
-            prompt: text, token ids, or a conversation.
-
-        Raises:
-            ValueError: the prompt cannot be served.
-        """
+        """Encodes a prompt: the part of `add_request` that tokenizes, with its errors. From any thread."""
         return self._request_maker.encode(prompt, self.clock)
 
     def prepare(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> PreparedRequest:
-        """Encodes and checks a request: all of `add_request` that takes time. From any thread.
-
-        Args:
-            prompt: text, token ids, or a conversation; or what `encode` made of it.
-            params: how to sample or search, and when to stop.
-
-        Raises:
-            ValueError: the prompt or a parameter cannot be served.
-        """
+        """Encodes and checks a request: all of `add_request` that takes time, with its errors. From any thread."""
         return self._request_maker.prepare(prompt, params, self.clock)
 
     def preparing_takes_time(self, prompt: Prompt | EncodedPrompt, params: RequestParams) -> bool:
@@ -238,14 +223,7 @@ class LLMEngine:
         """Raises the errors that `add_request` would raise, and queues nothing. From any thread.
 
         Args:
-            prompt: as made by `encode`.
-            params: how to sample or search, and when to stop.
             request_id: what an error calls the request.
-            priority: lower is sooner.
-            cache_salt: only requests with the same salt share blocks.
-
-        Raises:
-            ValueError: the prompt or a parameter cannot be served.
         """
         prepared = self.prepare(prompt, params)
         for request in self._request_maker.make(request_id, prepared, priority, cache_salt):
