@@ -4,23 +4,33 @@ import gc
 import resource
 import sys
 import tracemalloc
+from functools import cache
 from typing import Any
 
 import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.execution.candidates import Candidates
+from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
+from pellucid.loaded_model import LoadedModel, load_model
 from support.bundled import bundled_engine
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 DRAWN: dict[str, Any] = {"seed": 1, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2}
 
 
+@cache
+def bundled_model_on_one_thread() -> LoadedModel:
+    """Several compute threads wait for each other when the system takes a core away."""
+    return load_model(EngineConfig(num_threads=1))
+
+
 def decoding_engine(num_requests: int, params: dict[str, Any]) -> LLMEngine:
     """All requests have their first tokens."""
-    engine = bundled_engine(max_num_seqs=32)
+    config = EngineConfig(max_num_seqs=32, speculation="off", num_threads=1)
+    engine = LLMEngine(config, bundled_model_on_one_thread())
     for number in range(num_requests):
         prompt = [5 + number] * 40
         engine.add_request(prompt, SamplingParams(max_tokens=200, ignore_eos=True, **params))

@@ -9,6 +9,7 @@ from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
 from pellucid.scheduling.ends import End, FinishReason, Taken
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import TokenGrammar
 from pellucid.text.detokenizer import IncrementalDetokenizer
 from pellucid.text.stop_strings import StopStringMatcher
 from pellucid.text.tokenizer import Tokenizer
@@ -99,10 +100,12 @@ class Completion:
 
     def _append(self, sampled: SampledToken) -> End | None:
         """Appends one token. Returns why the completion ends with it, if it does."""
-        output, stop_strings = self.output, self.stop_strings
-        params = self.request.params
+        output, stop_strings, request = self.output, self.stop_strings, self.request
+        params = request.params
         num_output_tokens = len(output.token_ids) + 1
-        end = self._end_after(sampled.token_id, num_output_tokens)
+        end = request.end_rule.end_after(sampled.token_id, num_output_tokens)
+        if request.grammar is not None and (end is None or end[0] is FinishReason.LENGTH):
+            end = self._end_of_grammar(request.grammar, sampled.token_id) or end
         text = ""
         # The text of a stop token is not shown.
         if end is None or end[1] != sampled.token_id or params.include_stop_str_in_output:
@@ -116,7 +119,8 @@ class Completion:
             if end is not None:
                 text += stop_strings.flush()
 
-        self._append_text(text)
+        output.append_text(text)
+        self.unsent_text += text
         output.token_ids.append(sampled.token_id)
         if output.cumulative_logprob is not None:
             assert sampled.chosen is not None
@@ -128,14 +132,10 @@ class Completion:
             return FinishReason.STOP, stop_strings.matched
         return end
 
-    def _end_after(self, token_id: int, num_output_tokens: int) -> End | None:
-        """Why the completion ends with its next token, whatever the text of it."""
-        request, num_before = self.request, num_output_tokens - 1
-        if request.grammar is not None and token_id not in request.stop_token_ids:
-            answer = AnswerTokens(self.output.token_ids, num_before, (token_id,), num_before)
-            if request.grammar.is_complete(answer):
-                return FinishReason.STOP, "structured_outputs"
-        return request.end_rule.end_after(token_id, num_output_tokens)
+    def _end_of_grammar(self, grammar: TokenGrammar, token_id: int) -> End | None:
+        token_ids = self.output.token_ids
+        answer = AnswerTokens(token_ids, len(token_ids), (token_id,), len(token_ids))
+        return (FinishReason.STOP, "structured_outputs") if grammar.is_complete(answer) else None
 
     def _append_text(self, text: str) -> None:
         self.output.append_text(text)

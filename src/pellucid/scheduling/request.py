@@ -139,6 +139,8 @@ class Request:
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens at positions start .. end - 1: prompt, then output, then drafts."""
         num_prompt_tokens = len(self.prompt_token_ids)
+        if num_prompt_tokens <= start and end <= num_prompt_tokens + len(self.output_token_ids):
+            return self.output_token_ids[start - num_prompt_tokens : end - num_prompt_tokens]
         prompt = self.prompt_token_ids[start:end]
         start, end = max(0, start - num_prompt_tokens), max(0, end - num_prompt_tokens)
         output = self.output_token_ids[start:end]

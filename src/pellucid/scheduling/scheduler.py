@@ -482,9 +482,12 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
-        to_snapshot = self.kv_cache_manager.states.num_tokens_to_snapshot(request, start)
-        if to_snapshot is not None:
-            room = min(room, to_snapshot)
+        states, state_slot = self.kv_cache_manager.states, 0
+        if states.exist:
+            state_slot = states.slot(request)
+            to_snapshot = states.num_tokens_to_snapshot(request, start)
+            if to_snapshot is not None:
+                room = min(room, to_snapshot)
         if num_drafts:
             self.kv_cache_manager.checkpoint(request)
         samplers: tuple[str, ...] = (request.request_id,)
@@ -515,7 +518,7 @@ class Scheduler:
                 samplers,
                 len(request.prompt_token_ids),
                 self.kv_cache_manager.block_tables(request),
-                self.kv_cache_manager.state_slot(request),
+                state_slot,
                 bool(request.output_token_ids) and not num_recomputed,
                 prompt_rows,
             )

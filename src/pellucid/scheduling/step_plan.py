@@ -29,7 +29,7 @@ class StepPlan:
 
     def add(self, scheduled: ScheduledRequest) -> None:
         self._scheduled[scheduled.request_id] = scheduled
-        num_scheduled_tokens = scheduled.num_scheduled_tokens
+        num_scheduled_tokens = scheduled.end - scheduled.start
         self.budget -= num_scheduled_tokens
         if num_scheduled_tokens > 1:  # most steps are decodes of one token each
             self.draft_budget -= scheduled.num_draft_tokens
