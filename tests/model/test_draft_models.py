@@ -33,8 +33,8 @@ def engine(model: LoadedModel, draft: LoadedModel | None, **knobs: Any) -> LLMEn
 
 
 def draft_model(running: LLMEngine) -> DraftModel:
-    assert running._speculation is not None
-    proposer = running._speculation._proposer
+    assert running._core.speculation is not None
+    proposer = running._core.speculation._proposer
     assert isinstance(proposer, DraftModel)
     return proposer
 

@@ -206,7 +206,7 @@ def test_a_draft_model_with_states_goes_on_behind_wrong_drafts(
     monkeypatch.setattr(engine_plan, "MAX_SPARE_BYTES", num_slots * state_bytes(draft.config))
     running = LLMEngine(replace(config, max_num_seqs=3), model, draft=draft)
     rounds: list[tuple[list[int], list[int]]] = []  # a text, and its drafts
-    proposer = running._speculation._proposer
+    proposer = running._core.speculation._proposer
     propose = proposer.propose
 
     def record(requests: Sequence[Request], most: Mapping[str, int]) -> Mapping[str, Sequence[int]]:

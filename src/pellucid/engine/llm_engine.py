@@ -113,7 +113,7 @@ class LLMEngine:
         draft_model = _make_draft_model(
             config, draft, storage, model.config.vocab_size, self._watches
         )
-        self._speculation = make_speculation(
+        speculation = make_speculation(
             config, model.config, clock, self.events, proposer, draft_model
         )
         self._completions = Completions(model.tokenizer, self.scheduler, self._recorder)
@@ -125,7 +125,7 @@ class LLMEngine:
             clock,
             self._recorder,
             storage.prefix_store,
-            self._speculation,
+            speculation,
         )
         age_us = self.events.to_us(clock())
         self.events.introduce(hello(config, model, weights, self.memory_plan, ceilings, age_us))
@@ -159,9 +159,9 @@ class LLMEngine:
     @property
     def speculation(self) -> SpeculationStatistics | None:
         """The counters of drafts so far, as they are now; None if speculation is off."""
-        if self._speculation is None:
+        if self._core.speculation is None:
             return None
-        now = self._speculation.statistics
+        now = self._core.speculation.statistics
         return replace(now, right_by_position=list(now.right_by_position))
 
     def close(self) -> None:
