@@ -14,6 +14,7 @@ from pellucid.engine.inspection import AnswerSoFar, Inspector, NoBlocksError
 from pellucid.engine.request_maker import PreparedRequest
 from pellucid.engine.side_engine import SideEngine
 from pellucid.engine.text_threads import TextThreads
+from pellucid.execution.engine_identity import EngineIdentity
 from pellucid.inputs.beam_search_params import RequestParams
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.parameter_checks import Interval
@@ -82,9 +83,8 @@ class AsyncLLMEngine:
         self.default_sampling_params = engine.model.default_sampling_params
         self.tokenizer = engine.tokenizer
         self.events = engine.events
-        self._engine = (
-            engine  # here `encode` and `prepare` alone are called; all else on its thread
-        )
+        # Here `encode`, `prepare` and `identity` alone are called; all else on its thread.
+        self._engine = engine
         self._texts = TextThreads(max_waiting=max_requests)
         self._thread = EngineThread(engine, max_requests, on_failure)
         # Called before daemon threads are frozen at exit, which native code may not survive.
@@ -96,6 +96,11 @@ class AsyncLLMEngine:
     ) -> "AsyncLLMEngine":
         """Loads what `config` names."""
         return cls(LLMEngine.from_config(config), max_requests)
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """See `LLMEngine.identity`. The first call may read all files of the checkpoint."""
+        return self._engine.identity
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
         """The tokens of a prompt. What takes time is done off the event loop and off the engine's thread.

@@ -1,5 +1,6 @@
 """Loads the model that an EngineConfig names, ready to run."""
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,6 +11,7 @@ import numpy as np
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Decoder, Ops
+from pellucid.execution.engine_identity import EngineIdentity, make_identity
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -18,6 +20,7 @@ from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, ModelLocation, find_model,
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
+from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory.memory_plan import check_weights_fit, in_gib
 from pellucid.memory.process_memory import available_memory, give_back_free_memory
 from pellucid.text.no_tokenizer import NoTokenizer
@@ -58,6 +61,16 @@ class LoadedModel:
     def file_format(self) -> str:
         """Of the checkpoint's files: "gguf" or "safetensors"."""
         return "gguf" if self.path.suffix == ".gguf" else "safetensors"
+
+    def identity(self, config: EngineConfig) -> EngineIdentity:
+        """Of an engine with this model. The first engine of a checkpoint without SHA256SUMS reads all of its files.
+        Weights that come from no file are like no others.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        weights = weights_identity(self.path) if self.path.exists() else secrets.token_bytes(32)
+        return make_identity(config, self.config, weights, self.backend)
 
 
 def load_model(

@@ -1,5 +1,7 @@
 """Blocks on disk serve a second engine: the same tokens, the same bits."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,18 @@ def test_a_restarted_engine_goes_on_from_the_disk(model: LoadedModel, tmp_path: 
     extended = generate(engine(model, tmp_path), longer)
     assert extended.outputs == expected.outputs
     assert extended.num_cached_tokens == 208
+
+
+def test_a_copy_of_the_checkpoint_finds_the_blocks(tmp_path: Path) -> None:
+    model = bundled_model()
+    copy = tmp_path / "copy"
+    shutil.copytree(model.path, copy)
+    for file in copy.iterdir():
+        os.utime(file, (0, 0))
+    generate(engine(model, tmp_path / "blocks"))
+    elsewhere = engine(load_model(EngineConfig(model=str(copy))), tmp_path / "blocks")
+    assert elsewhere.identity == engine(model, None).identity
+    assert generate(elsewhere).num_cached_tokens == 192
 
 
 def test_another_format_or_salt_finds_nothing(tmp_path: Path) -> None:

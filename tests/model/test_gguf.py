@@ -43,7 +43,6 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.facts.model_config import GatedDeltaNetConfig, LongRopeScaling, ModelConfig
 from pellucid.loading import gguf_blocks
-from pellucid.loading.checksums import weights_identity
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
@@ -51,6 +50,7 @@ from pellucid.loading.gguf_model import FACT_TENSORS
 from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_types import TensorKind
 from pellucid.loading.open_model import open_stored_model
+from pellucid.loading.weights_identity import weights_identity
 from pellucid.models.gguf_metadata import with_widths_of_tensors
 from pellucid.text.tokenizer import Tokenizer
 from support.checkpoints import write_checkpoint

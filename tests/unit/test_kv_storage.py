@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.engine import kv_storage
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory import engine_plan
@@ -46,11 +45,8 @@ def test_swap_space_that_the_disk_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 3])
-def test_blocks_that_wait_for_the_disk_are_planned(
-    max_num_seqs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_wait_for_the_disk_are_planned(max_num_seqs: int, tmp_path: Path) -> None:
     """Those that a step fills, and as many that were read: here 64 tokens in blocks of 16, and one more a request."""
-    monkeypatch.setattr(kv_storage, "weights_identity", lambda directory: b"")
     knobs = {"max_num_batched_tokens": 64, "block_size": 16, "max_num_seqs": max_num_seqs}
     plain = fake_engine(**knobs).memory_plan
     with closing(fake_engine(prefix_cache_dir=str(tmp_path), **knobs)) as engine:

@@ -1,5 +1,6 @@
 """Reading prefixes from disk: only the request that needs them waits, not the steps."""
 
+import secrets
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.engine import LLMEngine, kv_storage
+from pellucid.engine import LLMEngine
 from pellucid.execution import prefix_store
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import EventRecord, Level, RequestStateChanged
@@ -20,7 +21,7 @@ PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
 @pytest.fixture(autouse=True)
 def weights_of_the_fake_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_storage, "weights_identity", lambda directory: b"")
+    monkeypatch.setattr(secrets, "token_bytes", bytes)
 
 
 def engine(directory: Path, **knobs: object) -> LLMEngine:

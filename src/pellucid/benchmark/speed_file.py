@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +15,7 @@ from pellucid.benchmark.step_work import KINDS, model_work, steps_of
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
+from pellucid.loading.cache_file import cache_path, write_cache_file
 
 if TYPE_CHECKING:  # a plan needs no tokenizer
     from pellucid.loaded_model import LoadedModel
@@ -53,8 +51,7 @@ def speed_key(
 
 def speeds_path() -> Path:
     """In the user's folder for caches."""
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "pellucid" / "speeds.json"
+    return cache_path("speeds.json")
 
 
 def find_speed(key: SpeedKey) -> MeasuredSpeed | None:
@@ -134,19 +131,5 @@ def _positive(number: object) -> float:
 
 
 def _write(speeds: dict[SpeedKey, MeasuredSpeed]) -> None:
-    """Replaces the file as a whole."""
-    stored = {
-        "version": VERSION,
-        "speeds": [{"key": key._asdict(), **asdict(speed)} for key, speed in speeds.items()],
-    }
-    path = speeds_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(stored, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    stored = [{"key": key._asdict(), **asdict(speed)} for key, speed in speeds.items()]
+    write_cache_file(speeds_path(), {"version": VERSION, "speeds": stored})

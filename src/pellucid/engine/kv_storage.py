@@ -10,13 +10,11 @@ from pellucid.backends.ops import KVCache
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_transfer import BlockTransfer
-from pellucid.execution.prefix_fingerprint import prefix_fingerprint
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
-from pellucid.loading.checksums import weights_identity
 from pellucid.memory.engine_plan import (
     CachePlan,
     EngineModels,
@@ -130,9 +128,7 @@ def _open_prefix_store(
 ) -> DiskPrefixStore | None:
     if config.prefix_cache_dir is None:
         return None
-    fingerprint = prefix_fingerprint(
-        config, model.config, weights_identity(model.path), model.backend
-    )
+    fingerprint = model.identity(config).digest
     file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block)
     directory = BlockDirectory(
         Path(config.prefix_cache_dir).expanduser(),

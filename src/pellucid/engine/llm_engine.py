@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import cast
 
 from pellucid.engine.completions import Completions
@@ -14,6 +15,7 @@ from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.step_recorder import StepRecorder
+from pellucid.execution.engine_identity import EngineIdentity
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
 from pellucid.facts.kv_groups import kv_groups
@@ -128,7 +130,8 @@ class LLMEngine:
             speculation,
         )
         age_us = self.events.to_us(clock())
-        self.events.introduce(hello(config, model, weights, self.memory_plan, ceilings, age_us))
+        self._hello = hello(config, model, weights, self.memory_plan, ceilings, age_us)
+        self.events.introduce(self._hello)
         self._request_numbers = itertools.count()
 
     @classmethod
@@ -155,6 +158,17 @@ class LLMEngine:
         for sentence in _notes(model, draft):
             (on_note or _warn)(sentence)
         return cls(config, model, bus=bus, draft=draft)
+
+    @cached_property
+    def identity(self) -> EngineIdentity:
+        """What the bits of answers depend on besides requests; from now on in the event `hello` too.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        identity = self.model.identity(self.config)
+        self.events.introduce(replace(self._hello, identity=identity.id))
+        return identity
 
     @property
     def speculation(self) -> SpeculationStatistics | None:

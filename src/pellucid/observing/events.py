@@ -136,6 +136,9 @@ class Hello(Event, ev="hello"):
     use_kv_cache: bool
     prefix_caching: bool
     speculation: str = "off"  # as in EngineConfig
+    identity: str | None = (
+        None  # what answers depend on besides requests; None: nobody has asked for it yet
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,11 @@ class _Collector:
             "vllm:kv_cache_usage_perc", "Blocks of requests under way, 1 is all", share
         )
         yield self._cache_config()
+        yield self._facts(
+            "pellucid:engine_info",
+            "Engines with equal identities give the same bits",
+            {name: str(fact) for name, fact in self._serving.model.identity.items()},
+        )
         num_cached = self._usage.num_cached_blocks
         yield self._gauge(
             "pellucid:kv_cached_blocks", "Free blocks that can be found again", num_cached
@@ -122,13 +127,11 @@ class _Collector:
             "cache_dtype": config.kv_cache_dtype,
             "enable_prefix_caching": str(config.enable_prefix_caching),
         }
-        return self._family(
-            GaugeMetricFamily,
-            "vllm:cache_config_info",
-            "The KV cache",
-            {tuple(facts.values()): 1},
-            tuple(facts),
-        )
+        return self._facts("vllm:cache_config_info", "The KV cache", facts)
+
+    def _facts(self, name: str, documentation: str, facts: Mapping[str, str]) -> Metric:
+        values = {tuple(facts.values()): 1.0}
+        return self._family(GaugeMetricFamily, name, documentation, values, tuple(facts))
 
     def _family(
         self,

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from pellucid import __version__
@@ -35,6 +36,7 @@ class ServedModel:
         self.tokenizer = engine.tokenizer
         self.default_sampling_params = engine.default_sampling_params
         self.weight_bytes = engine.memory_plan.weights
+        self._engine = engine
         self._config = engine.config
         self._model_config = engine.model_config
         self._file_format = engine.model_file_format
@@ -62,6 +64,15 @@ class ServedModel:
             )
         return name
 
+    @cached_property
+    def identity(self) -> dict[str, str | int]:
+        """What the bits of answers depend on besides requests. The first call may read all files of the checkpoint.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        return self._engine.identity.facts()
+
     @property
     def num_parameters(self) -> int:
         """Of the matrices; biases and norms left out."""
@@ -86,6 +97,7 @@ class ServedModel:
                 "n_vocab": self._model_config.vocab_size,
                 "n_embd": self._model_config.hidden_size,
             },
+            "backend": self.identity,
             "type": "model",
             "display_name": self.name,
             "created_at": created,
