@@ -305,7 +305,8 @@ class _Batch:
         engine = shared.engine
         while self.waiting and self._has_place(self.waiting[0].params, engine):
             prompt, params, priority, salt = self.waiting.popleft()
-            prompt = prompt.arriving(engine.clock())
+            now = engine.clock()
+            prompt = replace(prompt, arrival_time=now, encoded_time=now)
             output = shared.add(self, prompt, params, priority, salt)
             self.unfinished[output.request_id] = output
             self.outputs.append(output)

@@ -17,10 +17,10 @@ from pellucid.backends.native import (
     kernel_levels,
 )
 from pellucid.backends.program_decoder import native_draws
-from pellucid.execution.request_draws import RequestDraws
+from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow
-from pellucid.execution.sampling_order import DRAWN_PARAMETERS, OTHER_PARAMETERS, PARAMETERS
+from pellucid.execution.sampling_order import PARAMETERS
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.request import Request

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.ends import FinishReason, Taken
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import FinishReason, Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 

@@ -3,8 +3,7 @@
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.beam_search import BeamGroup, BeamSearch
-from pellucid.scheduling.ends import EndRule
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import EndRule, Request
 from pellucid.scheduling.scheduler_output import BeamCandidate
 
 

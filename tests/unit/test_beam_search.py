@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.beam_search import BeamSearch
-from pellucid.scheduling.ends import EndRule, FinishReason
+from pellucid.scheduling.request import EndRule, FinishReason
 from pellucid.scheduling.scheduler_output import BeamCandidate
 from support.beam_search_reference import Logprobs, reference_beam_search
 

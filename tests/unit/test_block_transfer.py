@@ -8,7 +8,7 @@ import pytest
 
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.swap_file import SwapFile
-from pellucid.scheduling.block_ops import Copy, Load, Save, Slot, SwapIn, SwapOut
+from pellucid.scheduling.block_ops import Copy, Load, Save, Slot, SlotKind, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
 
 BLOCK_SIZE = 16
@@ -46,15 +46,15 @@ def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
     transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block, tmp_path))
     transfer.run(
         [
-            Copy(Slot.block(0), Slot.block(1)),
-            Save(Slot.block(0), b"one", (5, 6)),
-            SwapOut(Slot.block(0), (1,)),
-            Load(Slot.block(0), block(9)),
-            SwapOut(Slot.block(0), (0,)),
-            Save(Slot.block(3), b"one", (5, 6)),  # not wanted: it is there
-            SwapIn((1,), Slot.block(2)),
-            Copy(Slot.block(2), Slot.block(3)),
-            SwapIn((0,), Slot.block(2)),
+            Copy(Slot(SlotKind.BLOCK, 0), Slot(SlotKind.BLOCK, 1)),
+            Save(Slot(SlotKind.BLOCK, 0), b"one", (5, 6)),
+            SwapOut(Slot(SlotKind.BLOCK, 0), (1,)),
+            Load(Slot(SlotKind.BLOCK, 0), block(9)),
+            SwapOut(Slot(SlotKind.BLOCK, 0), (0,)),
+            Save(Slot(SlotKind.BLOCK, 3), b"one", (5, 6)),  # not wanted: it is there
+            SwapIn((1,), Slot(SlotKind.BLOCK, 2)),
+            Copy(Slot(SlotKind.BLOCK, 2), Slot(SlotKind.BLOCK, 3)),
+            SwapIn((0,), Slot(SlotKind.BLOCK, 2)),
         ]
     )
     assert numbers(cache) == [9, 1, 9, 1]
@@ -66,7 +66,12 @@ def test_a_saved_block_is_a_copy() -> None:
     transfer = BlockTransfer(cache, saver)
     kept: list[np.ndarray] = []
     saver.save = lambda block_hash, token_ids, data: kept.append(data)  # type: ignore[method-assign]
-    transfer.run([Save(Slot.block(0), b"one", ()), Copy(Slot.block(1), Slot.block(0))])
+    transfer.run(
+        [
+            Save(Slot(SlotKind.BLOCK, 0), b"one", ()),
+            Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 0)),
+        ]
+    )
     assert kept[0].tolist() == block(1).tolist()
 
 

@@ -17,8 +17,7 @@ from pellucid.observing.events import (
     Token,
 )
 from pellucid.outputs import RequestOutput
-from pellucid.scheduling.ends import FinishReason
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import FinishReason, Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.proposer import Proposer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits

@@ -9,7 +9,7 @@ from pellucid.engine.completion import Completion
 from pellucid.execution.sampler import SampledToken
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, RequestOutput
-from pellucid.scheduling.ends import Taken
+from pellucid.scheduling.request import Taken
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
 
 

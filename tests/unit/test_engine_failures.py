@@ -153,7 +153,7 @@ def test_a_plan_of_admission_that_cannot_be_kept_ends_its_request(
     """Nobody frees the blocks that the second request needs, though it is told that it has them."""
     engine = fake_engine(context_length=48, num_kv_blocks=3, block_size=16)
     monkeypatch.setattr(
-        engine.scheduler._preemption, "victims_to_admit", lambda plan, num_seats, claims: []
+        engine.scheduler._preemption, "victims_to_admit", lambda plan, num_seats: []
     )
     first, second = (engine.add_request([index] * 30, PARAMS) for index in (1, 2))
     run(engine)

@@ -49,7 +49,7 @@ def test_records_are_numbered_stamped_and_filtered_by_level() -> None:
     bus.emit(warning())
     clock.now += 0.25
     for _ in range(7):
-        bus.begin_step()
+        bus.step += 1
     bus.emit(step_event())
     bus.emit(warning("b"))
     assert [(record.seq, record.t_us, record.step) for record in high] == [

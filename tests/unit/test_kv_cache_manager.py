@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.scheduling.block_ops import Copy, Load, Read, Save, Slot
+from pellucid.scheduling.block_ops import Copy, Load, Read, Save, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import BrokenPlanError, Offload
@@ -49,10 +49,10 @@ def read(
     manager: KVCacheManager, request: Request, *there: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
     """Has a request read blocks of a prefix store that holds `there`. The tokens that it asked for."""
-    manager.block_ops.take()
+    manager.take_block_ops()
     if not manager.start_reading(request):
         return []
-    (op,) = manager.block_ops.take()
+    (op,) = manager.take_block_ops()
     assert isinstance(op, Read)
     asked = [each.key.token_ids for each in op.keys]
     found = [f"payload of {token_ids}" for token_ids in takewhile(there.__contains__, asked)]
@@ -70,10 +70,10 @@ def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_no
     child.num_computed_tokens = 6
     assert manager.block_tables(parent)[0] == manager.block_tables(child)[0] == (0, 1)
     compute(manager, child, 7)
-    assert manager.block_ops.take() == (Copy(Slot.block(1), Slot.block(2)),)
+    assert manager.take_block_ops() == (Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 2)),)
     assert manager.block_tables(child)[0] == (0, 2)
     compute(manager, parent, 7)
-    assert manager.block_ops.take() == ()
+    assert manager.take_block_ops() == ()
     assert manager.block_tables(parent)[0] == (0, 1)
 
 
@@ -89,7 +89,7 @@ def test_a_copy_needs_a_block_too() -> None:
     assert manager.num_reclaimable(plan, parent) == 0
     end(manager, parent)
     assert manager.allocate(child, 7)  # it is alone now, and writes in place
-    assert manager.block_ops.take() == ()
+    assert manager.take_block_ops() == ()
 
 
 def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
@@ -101,13 +101,13 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     assert manager.block_tables(request)[0] == (0, 1)
     assert begin(manager, make_request("b", 12)).num_tokens == 8
     compute(manager, request, 7)  # its second block is shared now: it gets a copy
-    assert manager.block_ops.take() == (Copy(Slot.block(1), Slot.block(3)),)
+    assert manager.take_block_ops() == (Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 3)),)
     other = make_request("c", 12, cache_salt=b"own")
     compute(manager, other, 9)
     assert manager.rewind(other, 6) == 6
     other.num_computed_tokens = 6
     compute(manager, other, 7)  # nobody else has it: it is written in place, and not found
-    assert manager.block_ops.take() == ()
+    assert manager.take_block_ops() == ()
     assert begin(manager, make_request("d", 12, cache_salt=b"own")).num_tokens == 4
 
 
@@ -140,7 +140,7 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     manager = make_manager(offload=Offload(max_read_blocks=5))
     first = make_request("first", 20)
     compute(manager, first, 18)
-    assert [op.token_ids[0] for op in manager.block_ops.take() if isinstance(op, Save)] == [
+    assert [op.token_ids[0] for op in manager.take_block_ops() if isinstance(op, Save)] == [
         0,
         4,
         8,
@@ -155,14 +155,14 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     match = begin(manager, again)
     assert (match.num_tokens, match.num_loaded_tokens) == (16, 8)
     ids = manager.block_tables(again)[0]
-    assert manager.block_ops.take() == (
-        Load(Slot.block(ids[0]), "payload of (0, 1, 2, 3)"),
-        Load(Slot.block(ids[1]), "payload of (4, 5, 6, 7)"),
+    assert manager.take_block_ops() == (
+        Load(Slot(SlotKind.BLOCK, ids[0]), "payload of (0, 1, 2, 3)"),
+        Load(Slot(SlotKind.BLOCK, ids[1]), "payload of (4, 5, 6, 7)"),
     )
     assert ids[2:4] == manager.block_tables(first)[0][2:4]
     compute(manager, again, 20)
     # What was loaded is not saved again, and can be found in the pool.
-    assert [type(op) for op in manager.block_ops.take()] == [Save]
+    assert [type(op) for op in manager.take_block_ops()] == [Save]
     assert begin(manager, make_request("third", 20)).num_loaded_tokens == 0
 
 
@@ -182,10 +182,10 @@ def test_blocks_on_their_way_from_the_store_are_bounded() -> None:
     )
     assert manager.start_reading(first)
     assert manager.start_reading(second)
-    ops = manager.block_ops.take()
+    ops = manager.take_block_ops()
     assert [len(op.keys) for op in ops] == [2, 1]
     assert manager.start_reading(urgent)  # it waits, though it could not ask
-    assert manager.block_ops.take() == ()
+    assert manager.take_block_ops() == ()
     assert manager.offload.reads.finish_reading(ops[0].read_id, ["payload"]) == "a"
     assert manager.offload.reads.num_readable_blocks == 1
     manager.forget(second)
@@ -394,7 +394,7 @@ def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read()
     manager = make_manager(offload=offload, windows=(None, 8))
     request = make_request("a", 41)
     assert manager.start_reading(request)
-    (op,) = manager.block_ops.take()
+    (op,) = manager.take_block_ops()
     assert op.prefixes[-1].num_blocks == 10
     needed = [
         [(op.keys[i].key.group, op.keys[i].key.index) for i in op.needed(prefix)]

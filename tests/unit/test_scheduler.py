@@ -2,8 +2,7 @@
 
 import pytest
 
-from pellucid.scheduling.ends import FinishReason
-from pellucid.scheduling.request import RequestStatus
+from pellucid.scheduling.request import FinishReason, RequestStatus
 from support.scheduling import (
     BLOCK_SIZE,
     END,

@@ -5,9 +5,8 @@ import pytest
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, Level
-from pellucid.scheduling.block_ops import Slot, SwapIn, SwapOut
-from pellucid.scheduling.ends import FinishReason
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.block_ops import Slot, SlotKind, SwapIn, SwapOut
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import make_request, make_scheduler, names, run, shares, step, update
 
@@ -169,15 +168,18 @@ def test_swapped_blocks_come_back_and_their_slots_are_free() -> None:
     add(scheduler, make_request("high", 20, max_tokens=1, priority=0))
     assert names(step(scheduler)) == ["high"]
     # Three blocks went: the last one was not full, and is computed again.
-    assert manager.block_ops.take() == (SwapOut(Slot.block(4), (0,)), SwapOut(Slot.block(3), (1,)))
+    assert manager.take_block_ops() == (
+        SwapOut(Slot(SlotKind.BLOCK, 4), (0,)),
+        SwapOut(Slot(SlotKind.BLOCK, 3), (1,)),
+    )
     assert low.num_computed_tokens == 12
     assert shares(step(scheduler)) == [("low", 20, 24)]
     assert low.num_cached_tokens == 0
-    (first, second) = manager.block_ops.take()
+    (first, second) = manager.take_block_ops()
     assert isinstance(first, SwapIn) and isinstance(second, SwapIn)
     assert (first.swap_slots, second.swap_slots) == ((1,), (0,))
     ids = manager.block_tables(low)[0]
-    assert (first.slot, second.slot) == (Slot.block(ids[3]), Slot.block(ids[4]))
+    assert (first.slot, second.slot) == (Slot(SlotKind.BLOCK, ids[3]), Slot(SlotKind.BLOCK, ids[4]))
     run(scheduler)
 
 
@@ -188,10 +190,10 @@ def test_what_finds_no_slot_is_computed_again() -> None:
     step(scheduler)
     add(scheduler, make_request("high", 20, max_tokens=1))
     step(scheduler)
-    assert scheduler.kv_cache_manager.block_ops.take() == (SwapOut(Slot.block(5), (0,)),)
+    assert scheduler.kv_cache_manager.take_block_ops() == (SwapOut(Slot(SlotKind.BLOCK, 5), (0,)),)
     # The block before the one that was kept is gone: it is of no use.
     assert shares(step(scheduler)) == [("low", 12, 25)]
-    assert scheduler.kv_cache_manager.block_ops.take() == ()
+    assert scheduler.kv_cache_manager.take_block_ops() == ()
 
 
 def test_slots_of_a_request_that_ends_are_free() -> None:

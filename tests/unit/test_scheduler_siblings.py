@@ -2,9 +2,8 @@
 
 import pytest
 
-from pellucid.scheduling.block_ops import Copy, Slot
-from pellucid.scheduling.ends import FinishReason
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.block_ops import Copy, Slot, SlotKind
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import (
     make_request,
@@ -38,10 +37,13 @@ def test_all_but_one_copy_the_block_that_the_prompt_ends_in() -> None:
     scheduler.add_request(*siblings)
     step(scheduler)
     assert {manager.block_tables(request)[0] for request in siblings} == {(0, 1)}
-    assert manager.block_ops.take() == ()
+    assert manager.take_block_ops() == ()
     step(scheduler)
-    copies = manager.block_ops.take()
-    assert copies == (Copy(Slot.block(1), Slot.block(2)), Copy(Slot.block(1), Slot.block(3)))
+    copies = manager.take_block_ops()
+    assert copies == (
+        Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 2)),
+        Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 3)),
+    )
     assert [manager.block_tables(request)[0] for request in siblings] == [(0, 2), (0, 3), (0, 1)]
 
 
@@ -50,7 +52,7 @@ def test_a_prompt_that_fills_its_blocks_needs_no_copy() -> None:
     scheduler.add_request(*make_siblings(3, num_prompt_tokens=8))
     step(scheduler)
     step(scheduler)
-    assert scheduler.kv_cache_manager.block_ops.take() == ()
+    assert scheduler.kv_cache_manager.take_block_ops() == ()
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64 - 2 - 3
 
 

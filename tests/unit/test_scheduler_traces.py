@@ -14,10 +14,9 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.ends import FinishReason
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
@@ -248,7 +247,7 @@ class Trace:
             scheduler.draft({each.request_id: self.draft(each) for each in scheduler.running})
         output = scheduler.schedule(self.now)
         self.note(output)
-        self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
+        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         assert output.num_tokens <= scheduler.max_num_batched_tokens
         assert len({share.request_id for share in output.scheduled}) == len(output.scheduled)
         sampled, delivered = {}, []
@@ -263,7 +262,7 @@ class Trace:
                 else:
                     sampled[sampler.request_id] = self.verify(sampler)
         update(scheduler, output, sampled, self.now)
-        self.blocks.run(scheduler.kv_cache_manager.block_ops.take())
+        self.blocks.run(scheduler.kv_cache_manager.take_block_ops())
         self.check_in_step()
         for beams in self.beams:
             beams.delivered.update(r.request_id for r in delivered if r in beams.requests)

@@ -9,7 +9,7 @@ from pellucid.observing.events import (
     PrefixMatched,
     RequestStateChanged,
 )
-from pellucid.scheduling.ends import FinishReason
+from pellucid.scheduling.request import FinishReason
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import END, make_request, make_scheduler, make_siblings, run, step
 

@@ -27,12 +27,12 @@ def computed(manager, request_id, num_tokens=20):
 
 
 def copies(manager):
-    ops = [op for op in manager.block_ops.take() if isinstance(op, Copy)]
+    ops = [op for op in manager.take_block_ops() if isinstance(op, Copy)]
     return [op for op in ops if op.source.kind is SlotKind.STATES]
 
 
 def copy(source, target):
-    return Copy(Slot.states(source), Slot.states(target))
+    return Copy(Slot(SlotKind.STATES, source), Slot(SlotKind.STATES, target))
 
 
 def kinds(ops):
@@ -199,10 +199,10 @@ def preempted(num_swap_slots: int):
 
 def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
     manager, request = preempted(num_swap_slots=6)
-    ops = manager.block_ops.take()
+    ops = manager.take_block_ops()
     assert kinds(ops) == [(SwapOut, STATES), *[(SwapOut, BLOCK)] * 4]
     assert admit(manager, request).num_tokens == 60
-    ops = manager.block_ops.take()
+    ops = manager.take_block_ops()
     assert kinds(ops) == [*[(SwapIn, BLOCK)] * 4, (SwapIn, STATES)]
     assert ops[-1].slot.id == manager.state_slot(request)
     assert manager.num_blocks(request) == 4
@@ -212,7 +212,7 @@ def test_without_room_for_all_the_text_is_computed_again() -> None:
     for num_swap_slots in (2, 5):
         manager, request = preempted(num_swap_slots)
         assert admit(manager, request).num_tokens == 0
-        assert not any(isinstance(op, SwapIn) for op in manager.block_ops.take()[1:])
+        assert not any(isinstance(op, SwapIn) for op in manager.take_block_ops()[1:])
 
 
 # ---- prefix store
@@ -232,12 +232,12 @@ def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     restarted = make()
     second = make_request("b", num_prompt_tokens=80)
     assert restarted.start_reading(second)
-    (read,) = restarted.block_ops.take()
+    (read,) = restarted.take_block_ops()
     assert [prefix.num_keys for prefix in read.prefixes] == [1, 2, 3, 4]
     restarted.offload.reads.finish_reading(read.read_id, store.read(read))
     match = admit(restarted, second)
     assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)
-    ops = restarted.block_ops.take()
+    ops = restarted.take_block_ops()
     assert kinds(ops) == [*[(Load, BLOCK)] * 4, (Load, STATES), (Copy, STATES)]
     # The snapshot is in memory again: the next one finds it there.
     third = make_request("c", num_prompt_tokens=80)
@@ -255,7 +255,7 @@ def test_of_an_output_the_latest_snapshot_is_saved_when_the_request_ends() -> No
         advance(manager, request, end, blocks=blocks)
     assert len(store.states) == 1
     manager.forget(request)
-    blocks.run(manager.block_ops.take())
+    blocks.run(manager.take_block_ops())
     assert len(store.states) == 2
 
 
@@ -273,7 +273,7 @@ def advance(manager, request, *ends, blocks=None):
         assert manager.allocate(request, end)
         start, request.num_computed_tokens = request.num_computed_tokens, end
         if blocks is not None:
-            blocks.run(manager.block_ops.take())
+            blocks.run(manager.take_block_ops())
             tables, slot = manager.block_tables(request), manager.state_slot(request)
             token_ids = request.token_ids(start, end)
             name, num_prompt_tokens = request.request_id, request.num_prompt_tokens
@@ -285,7 +285,7 @@ def advance(manager, request, *ends, blocks=None):
             )
         manager.seal(request, start)
         if blocks is not None:
-            blocks.run(manager.block_ops.take())
+            blocks.run(manager.take_block_ops())
         manager.check_integrity()
 
 
@@ -402,7 +402,7 @@ def test_a_preempted_request_resumes_from_its_snapshot() -> None:
     manager.release_tail(request, 1)
     assert manager.num_blocks(request) == 0
     request.num_computed_tokens = 0
-    manager.block_ops.take()
+    manager.take_block_ops()
     assert admit(manager, request).num_tokens == 32
     assert copies(manager) == [copy(4, manager.state_slot(request))]
 

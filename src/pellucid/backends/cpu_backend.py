@@ -77,7 +77,9 @@ class CpuBackend(Backend):
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
         free_cores = FreeCores.of_this_process() if yields_cores else None
-        self._limiter = ThreadLimiter(self.pool, free_cores=free_cores)
+        self._limiter = None  # of one thread there is nothing to limit
+        if num_threads > 1:
+            self._limiter = ThreadLimiter(self.pool, free_cores=free_cores)
         self._quantize_activations = quantize_activations
         self._max_rows = max_rows
         self._small_step_bytes = small_step_bytes
@@ -92,7 +94,7 @@ class CpuBackend(Backend):
 
     @property
     def thread_use(self) -> ThreadUse:
-        return self._limiter.use
+        return ThreadUse(1, 1) if self._limiter is None else self._limiter.use
 
     @property
     def native_threads(self) -> NativeThreads:
@@ -122,7 +124,7 @@ class CpuBackend(Backend):
             logits,
             self._new_program(self._max_rows),
             self._quantize_activations,
-            before_step=self._limiter.update,
+            before_step=None if self._limiter is None else self._limiter.update,
             summarizer=RowSummarizer(self.kernels, self.pool),
         )
 

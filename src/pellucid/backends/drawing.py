@@ -1,5 +1,6 @@
 """What a backend needs to draw tokens within its step."""
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypedDict
 
@@ -8,6 +9,16 @@ import numpy.typing as npt
 
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 TokenMask: TypeAlias = npt.NDArray[np.uint32]
+_LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = float(np.finfo(np.float32).tiny)  # of normal numbers
+
+
+def sharpness(temperature: float) -> float:
+    """log2(e) / temperature, by which differences of logits are multiplied; a float32, never 0, which is greedy.
+
+    Temperatures above 10^38 count as 10^38, which gives all tokens the same weight.
+    """
+    return float(np.float32(max(_SMALLEST, min(math.log2(math.e) / temperature, _LARGEST))))
 
 
 class DrawSettings(TypedDict, total=False):

@@ -83,7 +83,7 @@ class ProgramDecoder(CompiledDecoder):
         logits: what it returned.
         program: an empty program, which is built from the trace.
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
-        before_step: is called once before every step.
+        before_step: is called once before every step; None: nothing is.
         summarizer: summarizes rows of logits for observers.
     """
 
@@ -95,7 +95,7 @@ class ProgramDecoder(CompiledDecoder):
         logits: SymbolicArray,
         program: Program,
         quantize_activations: bool,
-        before_step: Callable[[], None],
+        before_step: Callable[[], None] | None,
         summarizer: RowSummarizer,
     ) -> None:
         no_lengths = np.zeros(0, np.int32)
@@ -147,7 +147,8 @@ class ProgramDecoder(CompiledDecoder):
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         assert isinstance(kv_cache, CpuKVCache)
-        self._before_step()
+        if self._before_step is not None:
+            self._before_step()
         logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
         native = () if draws is None else native_draws(draws)
         if len(batch.token_ids) <= self._program.max_rows:

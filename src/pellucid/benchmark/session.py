@@ -11,7 +11,7 @@ from pellucid.backends.ops import KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
-from pellucid.engine.engine_core import EngineCore, Judge, StepObserver
+from pellucid.engine.engine_core import EngineCore, Judge
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
 from pellucid.facts import formulas
@@ -24,9 +24,8 @@ from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.memory.process_memory import available_memory
 from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.ends import Taken
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
@@ -132,7 +131,6 @@ class Session:
             _Judge(requests),
             self._events,
             self._clock,
-            StepObserver(),
             speculation=self._speculation,
         )
         steps: list[tuple[ScheduledRequest, ...]] = []

@@ -7,8 +7,7 @@ from pellucid.execution.sampler import SampledToken, TokenLogprob
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
-from pellucid.scheduling.ends import End, FinishReason, Taken
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import End, FinishReason, Request, Taken
 from pellucid.scheduling.scheduler_output import TokenGrammar
 from pellucid.text.detokenizer import IncrementalDetokenizer
 from pellucid.text.stop_strings import StopStringMatcher
@@ -20,6 +19,7 @@ class Completion:
     """One completion of a request on its way to the caller, or a beam of a search.
 
     Attributes:
+        stop_strings: None: it has none.
         beams: the beam search whose k-th best hypothesis becomes the k-th completion.
         text_is_complete: the text of all tokens is in `output`; nothing is held back.
         num_sent_tokens: how many tokens of `output` the caller has been given.
@@ -29,7 +29,7 @@ class Completion:
     request: Request
     request_output: RequestOutput
     detokenizer: IncrementalDetokenizer
-    stop_strings: StopStringMatcher
+    stop_strings: StopStringMatcher | None
     tokenizer: Tokenizer
     beams: BeamGroup | None = None
     text_is_complete: bool = False
@@ -81,8 +81,10 @@ class Completion:
             self._take_hypothesis(found)
             return
         if not self.text_is_complete:
-            held_back = self.stop_strings.push(self.detokenizer.flush())
-            self._append_text(held_back + self.stop_strings.flush())
+            text = self.detokenizer.flush()
+            if self.stop_strings is not None:
+                text = self.stop_strings.push(text) + self.stop_strings.flush()
+            self._append_text(text)
         assert self.request.finish_reason is not None
         self.output.finish_reason = self.request.finish_reason.value
         self.output.stop_reason = self.request.stop_reason
@@ -114,7 +116,7 @@ class Completion:
             text += self.detokenizer.flush()
             self.text_is_complete = True
         # min_tokens holds for stop strings too: text before it is not searched.
-        if num_output_tokens > params.min_tokens:
+        if stop_strings is not None and num_output_tokens > params.min_tokens:
             text = stop_strings.push(text)
             if end is not None:
                 text += stop_strings.flush()
@@ -128,7 +130,7 @@ class Completion:
             if output.logprobs is not None:
                 logprobs = logprobs_at(self.tokenizer, sampled.chosen, sampled.top)
                 output.logprobs.append(logprobs)
-        if stop_strings.matched is not None:
+        if stop_strings is not None and stop_strings.matched is not None:
             return FinishReason.STOP, stop_strings.matched
         return end
 

@@ -10,8 +10,7 @@ from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
-from pellucid.scheduling.ends import FinishReason, Taken
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import FinishReason, Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.text.detokenizer import IncrementalDetokenizer
 from pellucid.text.stop_strings import StopStringMatcher
@@ -68,7 +67,9 @@ class Completions:
                 IncrementalDetokenizer(
                     self._tokenizer, request.prompt_token_ids, sampling.skip_special_tokens
                 ),
-                StopStringMatcher(
+                None
+                if prepared.stop_strings is None
+                else StopStringMatcher(
                     prepared.stop_strings, sampling.include_stop_str_in_output, prepared.reasoning
                 ),
                 self._tokenizer,

@@ -9,10 +9,9 @@ from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level
 from pellucid.observing.ledger import StepTimes
-from pellucid.scheduling.ends import Taken
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import SchedulerOutput
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 from pellucid.speculation.speculation import Speculation
 
 # For blocks from the disk, before the engine looks at new requests and aborts.
@@ -37,21 +36,23 @@ class Judge(Protocol):
         ...
 
 
-class StepObserver:
-    """Is told what a step does, between its parts. This one takes no notice."""
+class StepObserver(Protocol):
+    """Is told what a step does, between its parts."""
 
-    def begin_step(self, times: StepTimes) -> None:
-        """A step begins. Each part that ends stores its time in `times`."""
-
-    def observe_schedule(self, output: SchedulerOutput, running: Sequence[Request]) -> None:
+    def observe_schedule(
+        self, scheduled: Sequence[ScheduledRequest], running: Sequence[Request], times: StepTimes
+    ) -> None:
         """A step has been scheduled.
 
         Args:
             running: the running requests, including those that got no tokens in this step.
+            times: of the step: each part that ends stores its time there.
         """
+        ...
 
     def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
-        """Tokens have been sampled at `now`, and the scheduler has not appended them yet."""
+        """Tokens that a subscriber watches have been sampled at `now`; the scheduler has not appended them yet."""
+        ...
 
 
 class CoreOutput(NamedTuple):
@@ -83,7 +84,7 @@ class EngineCore:
         judge: decides which tokens requests take.
         events: tells whether a subscriber wants tokens.
         clock: seconds, monotonic.
-        observer: is told what steps do.
+        observer: is told what steps do; None: nobody is.
         prefix_store: reads blocks from disk; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
     """
@@ -95,7 +96,7 @@ class EngineCore:
         judge: Judge,
         events: EventBus,
         clock: Callable[[], float],
-        observer: StepObserver,
+        observer: StepObserver | None = None,
         prefix_store: DiskPrefixStore | None = None,
         speculation: Speculation | None = None,
     ) -> None:
@@ -108,7 +109,6 @@ class EngineCore:
         self._clock = clock
         self._observer = observer
         self._kv_cache_manager = scheduler.kv_cache_manager
-        self._copy_error: Exception | None = None  # of recurrent states, after the last step
 
     def step(self) -> CoreOutput:
         """Computes one step. If the forward fails, all requests of the step end. If moving blocks fails, block
@@ -134,7 +134,7 @@ class EngineCore:
 
     def _schedule(self, times: StepTimes) -> SchedulerOutput:
         """Decides on a step: with the blocks that have been read from the prefix store, and with drafts."""
-        self._observer.begin_step(times)
+        self._events.step += 1
         if self.prefix_store is not None:
             self._finish_reading(self.prefix_store)
         if self.speculation is not None:
@@ -142,18 +142,16 @@ class EngineCore:
             times.drafting = self.speculation.drafting_seconds
         output = self.scheduler.schedule(times.started)
         self.model_runner.follow(output)
-        self._observer.observe_schedule(output, self.scheduler.running)
+        if self._observer is not None:
+            self._observer.observe_schedule(output.scheduled, self.scheduler.running, times)
         times.scheduled = times.executed = self._clock()
         return output
 
     def _move(self) -> None:
         """Moves blocks as scheduled."""
-        copy_error, self._copy_error = self._copy_error, None
-        ops = self._kv_cache_manager.block_ops.take()
         try:
-            if copy_error is not None:
-                raise copy_error
-            self.model_runner.transfer(ops)
+            if ops := self._kv_cache_manager.take_block_ops():
+                self.model_runner.transfer(ops)
         except Exception as error:
             raise _BlocksLostError from error
 
@@ -168,7 +166,8 @@ class EngineCore:
     def _sample(self, output: SchedulerOutput, computed: ComputedStep | None) -> StepResult:
         if computed is None:
             return StepResult()
-        watches = self._events.watches if self._events.wants(Level.TOKEN) else None
+        events = self._events
+        watches = events.watches if events.active and events.wants(Level.TOKEN) else None
         return self.model_runner.sample(output.scheduled, computed, watches)
 
     def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
@@ -178,7 +177,8 @@ class EngineCore:
         taken = self._judge.take(result, now)
         if self.speculation is not None:
             self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)
-        self._observer.observe_tokens(result, taken, now)
+        if result.observations and self._observer is not None:
+            self._observer.observe_tokens(result, taken, now)
         self.scheduler.update(output, taken, now)
         self._judge.advance_searches(result, now)
         self._save_blocks()
@@ -197,11 +197,12 @@ class EngineCore:
         ends all requests.
         """
         try:
-            self.model_runner.transfer(self._kv_cache_manager.block_ops.take())
+            if ops := self._kv_cache_manager.take_block_ops():
+                self.model_runner.transfer(ops)
         except Exception as error:
             _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.states.exist:
-                self._copy_error = error
+            if self._kv_cache_manager.states is not None:
+                self._kv_cache_manager.lost_by = error
 
     def _lose_blocks(self, lost: _BlocksLostError) -> StepResult:
         """Clears the prefix index, and fails every started request."""

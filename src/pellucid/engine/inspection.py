@@ -365,10 +365,10 @@ class Inspector:
             start = request.num_computed_tokens = manager.admit(plan).num_tokens
             num_rows = request.num_tokens - start
             try:
-                self._runner.transfer(manager.block_ops.take())
+                self._runner.transfer(manager.take_block_ops())
             except Exception as error:
                 if has_steps_ops:  # other requests depend on them: the next step fails these
-                    manager.block_ops.fail(error)
+                    manager.lost_by = error
                 raise
             yield ScheduledRequest(
                 request.request_id,

@@ -49,8 +49,10 @@ class KVStorage:
     draft_kv_cache: KVCache | None = None
     blocks_per_state: int = 0
 
-    def offload(self) -> Offload:
-        """The scheduler's record of what is outside of the pools."""
+    def offload(self) -> Offload | None:
+        """The scheduler's record of what is outside of the pools; None: nothing can be."""
+        if self.swap_file is None and self.prefix_store is None:
+            return None
         num_swap_slots = 0 if self.swap_file is None else self.swap_file.num_slots
         max_read_blocks = 0 if self.prefix_store is None else self.plan.max_pending_blocks
         return Offload(num_swap_slots, max_read_blocks, self.blocks_per_state)

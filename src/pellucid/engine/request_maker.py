@@ -30,7 +30,7 @@ class PreparedRequest:
 
     Attributes:
         bad_words_token_ids: the tokens of each spelling of each bad word.
-        stop_strings: compiled once, for all of the request's completions.
+        stop_strings: compiled once, for all of the request's completions; None: there are none.
         reasoning: where stop strings do not count; None: they count everywhere.
         grammar: of the first completion; the others get copies.
         thinking_budget: likewise.
@@ -39,7 +39,7 @@ class PreparedRequest:
     prompt: EncodedPrompt
     params: RequestParams
     bad_words_token_ids: tuple[tuple[int, ...], ...]
-    stop_strings: StopStrings
+    stop_strings: StopStrings | None
     reasoning: ReasoningMarks | None
     grammar: GrammarMatcher | None = None
     thinking_budget: ThinkingBudget | None = None
@@ -113,7 +113,7 @@ class RequestMaker:
             prompt,
             params,
             self._tokenizer.bad_words_token_ids(sampling.bad_words),
-            StopStrings(sampling.stop),
+            StopStrings(sampling.stop) if sampling.stop else None,
             None if sampling.stop_in_reasoning else marks,
             None
             if sampling.structured_outputs is None
@@ -177,7 +177,7 @@ class RequestMaker:
         num_requests = sampling.num_results
         if isinstance(params, BeamSearchParams):
             num_requests = params.beam_width
-            num_candidates = params.num_candidates(len(first.stop_token_ids))
+            num_candidates = params.num_candidates(len(first.end_rule.stop_token_ids))
             first = replace(first, num_candidates=num_candidates)
         others = (
             replace(

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
-from pellucid.engine.engine_core import CoreOutput, StepObserver
+from pellucid.engine.engine_core import CoreOutput
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
@@ -19,15 +19,14 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level, to_us
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.outputs import RequestOutput
-from pellucid.scheduling.ends import Taken
-from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import SchedulerOutput
+from pellucid.scheduling.request import Request, Taken
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.text.tokenizer import Tokenizer
 
 NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
 
-class StepRecorder(StepObserver):
+class StepRecorder:
     """Owns the ledgers of unfinished requests, updates their metrics, and emits the events `step`, `tok`,
     `req.add` and `req.ledger`.
 
@@ -82,16 +81,17 @@ class StepRecorder(StepObserver):
             with_prompt = self._bus.wants(Level.TOKEN)
             self._bus.emit(request_added(request, output.request_id, arrive_us, with_prompt))
 
-    def begin_step(self, times: StepTimes) -> None:
-        self._bus.begin_step()
-        self._times = times
-
-    def observe_schedule(self, output: SchedulerOutput, running: Sequence[Request]) -> None:
+    def observe_schedule(
+        self,
+        scheduled_requests: Sequence[ScheduledRequest],
+        running: Sequence[Request],
+        times: StepTimes,
+    ) -> None:
         """Records which work a step will do for each request."""
-        self._works = []
+        self._times, self._works = times, []
         self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
-        for scheduled in output.scheduled:
+        for scheduled in scheduled_requests:
             request, request_output = self._requests[scheduled.request_id]
             num_logits = scheduled.num_logits
             work = Work(
@@ -146,7 +146,7 @@ class StepRecorder(StepObserver):
         for scheduled in output.scheduled:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        if self._works and self._bus.wants(Level.STEP):
+        if self._works and self._bus.active and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = times.started - last
             self._bus.emit(self._costs.step(self._works, times, idle, step.expert_bytes))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isfinite
 
 from pellucid.backends.base import StepDecoder
 from pellucid.backends.drawing import DrawTable
@@ -263,8 +264,11 @@ class ModelRunner:
     ) -> SampledToken:
         """Chooses the token after the first `num_drafts` drafts."""
         request_id, index = state.started.request_id, first + num_drafts
-        logits, row = computed.rows[index], state.row(num_drafts)
-        drawn = computed.drawn.get((request_id, index))
+        logits, drawn = computed.rows[index], computed.drawn.get((request_id, index))
+        # A logit that is not finite: the sampler has the error.
+        if drawn is not None and isfinite(logits[drawn]) and not (observe or state.wants_logprobs):
+            return SampledToken(drawn)
+        row = state.row(num_drafts)
         if not observe:
             return self.sampler.sample(logits, row, drawn)
         sampled, observation = self.sampler.observe(logits, row, drawn, self.decoder.summarize)

@@ -13,6 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.drawing import sharpness
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -21,8 +23,6 @@ MIN_EXPONENT = -100
 # The unit of masses, as a share of the likeliest token's weight. A vocabulary of 2^22 tokens
 # keeps sums below 2^53, where float64 adds whole numbers exactly in any order.
 MASS_UNIT = 2.0**-30
-_LARGEST = float(np.finfo(np.float32).max)
-_SMALLEST = float(np.finfo(np.float32).tiny)  # of normal numbers
 _ROUND = np.float32(12582912)  # 1.5 * 2^23: adding it leaves no bits for fractions
 
 # 2^x on [-1/2, 1/2]: the best of degree 5 that is 1 at 0 (csrc/kernels/softmax.h has it too).
@@ -37,14 +37,6 @@ _POLYNOMIAL = tuple(
         "0x1p0",
     )
 )
-
-
-def sharpness(temperature: float) -> float:
-    """log2(e) / temperature, by which differences of logits are multiplied; a float32, never 0, which is greedy.
-
-    Temperatures above 10^38 count as 10^38, which gives all tokens the same weight.
-    """
-    return float(np.float32(max(_SMALLEST, min(math.log2(math.e) / temperature, _LARGEST))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,16 +1,44 @@
 """How the tokens of a request are drawn, for backends that draw them within their step."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import cast
 
 import numpy as np
 
-from pellucid.backends.drawing import DrawSettings, DrawTable, TokenIds, TokenMask
-from pellucid.execution.odds import sharpness
+from pellucid.backends.drawing import DrawSettings, DrawTable, TokenIds, TokenMask, sharpness
 from pellucid.execution.request_state import RequestState
-from pellucid.execution.sampling_order import PARAMETERS, SamplingRow, is_drawn_natively
+from pellucid.execution.sampling_order import PARAMETERS, SamplingRow
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.scheduling.scheduler_output import StartedRequest
 
 _BITS = 32
+# What the native draw knows of `PARAMETERS`, and what the draws and the stages of others look at.
+DRAWN_PARAMETERS = frozenset(
+    (
+        *(each.name for each in PARAMETERS if each.is_native),
+        *(each.name for each in PARAMETERS if each.name in DrawSettings.__annotations__),
+        *("thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
+    )
+)
+# Those that do not decide which token comes next.
+OTHER_PARAMETERS = frozenset(
+    (
+        *("n", "best_of", "logprobs", "prompt_logprobs", "max_tokens", "max_time"),
+        *("stop", "include_stop_str_in_output", "stop_in_reasoning", "skip_special_tokens"),
+    )
+)
+
+
+def is_drawn_natively(params: SamplingParams) -> bool:
+    """Whether the native draw knows all that decides which token comes next. A parameter that nobody has told it of
+    is not among that, so the sampler draws."""
+    return all(
+        field.name in DRAWN_PARAMETERS
+        or field.name in OTHER_PARAMETERS
+        or getattr(params, field.name) == field.default
+        for field in fields(params)
+    )
 
 
 class RequestDraws:
@@ -32,7 +60,7 @@ class RequestDraws:
         self._vocab_size = vocab_size
         self.are_complete = is_drawn_natively(params)
         self._stop_token_ids = _token_ids(id_ for id_ in request.stop_token_ids if id_ < vocab_size)
-        self._settings = _settings(state.row())
+        self._settings = _settings(request)
         self._allowed: TokenMask | None = None
         if params.allowed_token_ids is not None:
             self._allowed = self._mask(params.allowed_token_ids)
@@ -119,13 +147,14 @@ class RequestDraws:
         return np.packbits(allowed, bitorder="little").view("<u4")
 
 
-def _settings(place: SamplingRow) -> DrawSettings:
-    params = place.params
+def _settings(request: StartedRequest) -> DrawSettings:
+    params = request.params
     settings = DrawSettings(
-        seed=place.seed,
-        stream=place.stream,
+        seed=request.seed,
+        stream=request.stream,
         sharpness=0.0 if params.temperature == 0 else sharpness(params.temperature),
     )
+    place = SamplingRow(params, request.prompt_token_ids, request.output_token_ids, request.seed)
     numbers = {  # settings that have the names of their parameters
         parameter.name: getattr(params, parameter.name)
         for parameter in PARAMETERS

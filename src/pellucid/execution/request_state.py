@@ -21,6 +21,7 @@ class RequestState:
         num_output_tokens: of these, without the drafts.
         num_settled_tokens: of these, the first ones, which no later step replaces.
         draft_token_ids: of the last step.
+        wants_logprobs: whether log-probabilities are to be given of its tokens.
     """
 
     __slots__ = (
@@ -29,10 +30,12 @@ class RequestState:
         "num_settled_tokens",
         "output_token_ids",
         "started",
+        "wants_logprobs",
     )
 
     def __init__(self, started: StartedRequest) -> None:
         self.started = started
+        self.wants_logprobs = started.params.num_logprobs is not None
         self.output_token_ids = [*started.output_token_ids]
         self.num_output_tokens = self.num_settled_tokens = len(self.output_token_ids)
         self.draft_token_ids: Sequence[int] = ()

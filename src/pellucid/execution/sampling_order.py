@@ -1,11 +1,10 @@
 """The sampling parameters that decide which token comes next: a row for each, in the order of their stages."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from pellucid.backends.drawing import DrawSettings
 from pellucid.execution import sampling_stages as stages
 from pellucid.execution.candidates import Candidates
 from pellucid.inputs.sampling_params import SamplingParams
@@ -182,32 +181,6 @@ PARAMETERS = (
     _number("min_p", stages.min_p, off=0),
     _number("typical_p", stages.typical_p, off=1),
 )
-# What the native draw knows: those, and what the draws and the stages of others look at.
-DRAWN_PARAMETERS = frozenset(
-    (
-        *(each.name for each in PARAMETERS if each.is_native),
-        *(each.name for each in PARAMETERS if each.name in DrawSettings.__annotations__),
-        *("thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
-    )
-)
-# Those that do not decide which token comes next.
-OTHER_PARAMETERS = frozenset(
-    (
-        *("n", "best_of", "logprobs", "prompt_logprobs", "max_tokens", "max_time"),
-        *("stop", "include_stop_str_in_output", "stop_in_reasoning", "skip_special_tokens"),
-    )
-)
-
-
-def is_drawn_natively(params: SamplingParams) -> bool:
-    """Whether the native draw knows all that decides which token comes next. A parameter that nobody has told it of
-    is not among that, so the sampler draws."""
-    return all(
-        field.name in DRAWN_PARAMETERS
-        or field.name in OTHER_PARAMETERS
-        or getattr(params, field.name) == field.default
-        for field in fields(params)
-    )
 
 
 def sampling_stages(row: SamplingRow) -> Iterator[Stage]:

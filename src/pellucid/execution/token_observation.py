@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pellucid.backends.base import RowQuestion, RowSummary
+from pellucid.backends.drawing import sharpness
 from pellucid.execution.candidates import Candidates, IntArray, Logits
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
-from pellucid.execution.odds import sharpness
 from pellucid.execution.sampling_order import Stage
 from pellucid.inputs.sampling_params import SamplingParams
 

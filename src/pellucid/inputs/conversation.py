@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.parameter_checks import check_text, shown
 
 # {"role": "user", "content": "..."}; the keys are those of OpenAI's chat completions
 Message: TypeAlias = Mapping[str, Any]
@@ -97,14 +97,6 @@ def num_characters(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(num_characters, value))
     return 0
-
-
-def check_text(text: str, name: str) -> None:
-    """Raises ValueError if `text` has surrogates, which Python's strings may hold and UTF-8 not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} is not Unicode text: {error}") from None
 
 
 def _checked_message(message: Message, name: str) -> dict[str, Any]:

@@ -91,6 +91,14 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ..."
 
 
+def check_text(text: str, name: str) -> None:
+    """Raises ValueError if `text` has surrogates, which Python's strings may hold and UTF-8 not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not Unicode text: {error}") from None
+
+
 # Compiled for each request: so that it takes milliseconds
 MAX_STRINGS = 1000
 MAX_STRING_CHARS = 20_000  # together

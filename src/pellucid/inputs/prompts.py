@@ -1,18 +1,17 @@
 """Prompts: text, token ids, or a conversation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pellucid.inputs.conversation import (
     Message,
     Tool,
-    check_text,
     checked_json,
     checked_messages,
     checked_tools,
 )
-from pellucid.inputs.parameter_checks import CheckedFields
+from pellucid.inputs.parameter_checks import CheckedFields, check_text
 
 __all__ = ["ChatPrompt", "EncodedPrompt", "Message", "Prompt", "PromptTooLongError", "Tool"]
 
@@ -101,10 +100,6 @@ class EncodedPrompt:
     end_token_ids: frozenset[int]
     arrival_time: float
     encoded_time: float
-
-    def arriving(self, now: float) -> "EncodedPrompt":
-        """The same prompt, given to the engine only now: it was encoded in advance."""
-        return replace(self, arrival_time=now, encoded_time=now)
 
 
 class PromptTooLongError(ValueError):

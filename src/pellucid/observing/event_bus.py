@@ -61,11 +61,12 @@ class EventBus:
 
     Attributes:
         active: whether there is a subscriber.
+        step: number of the current step, which the engine counts; between two steps, of the last one.
     """
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.active = False
-        self._step = 0
+        self.step = 0
         self._clock = clock
         self._start = clock()
         self._lock = RLock()
@@ -80,15 +81,6 @@ class EventBus:
     def last_seq(self) -> int:
         """Number of the last event; -1 before the first."""
         return self._num_emitted - 1
-
-    @property
-    def step(self) -> int:
-        """Number of the current step; between two steps, of the last one."""
-        return self._step
-
-    def begin_step(self) -> None:
-        """Begins a step: later events carry its number."""
-        self._step += 1
 
     def wants(self, level: Level) -> bool:
         """Whether anyone listens to events of `level`."""
@@ -165,7 +157,7 @@ class EventBus:
         """Hands an event to every subscriber that wants it."""
         with self._lock:
             started = self._clock()
-            record = EventRecord(self._num_emitted, self.to_us(started), self._step, event)
+            record = EventRecord(self._num_emitted, self.to_us(started), self.step, event)
             self._num_emitted += 1
             failed = False
             for subscriber, interest in tuple(self._subscribers.items()):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOp, BlockOps, Slot
+from pellucid.scheduling.block_ops import BlockOp, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offload import BrokenPlanError, Offload
@@ -55,8 +55,8 @@ class Admission:
 
     Args:
         block_pool: owns the blocks.
-        offload: what is in the swap file, and what was read from the prefix store.
-        states: restores the recurrent states at the end of the blocks.
+        offload: what is in the swap file, and what was read from the prefix store; None: there is neither.
+        states: restores the recurrent states at the end of the blocks; None: the model has none.
         finder: finds the blocks.
         needs: says which blocks a token sees.
         block_ops: gets the operations that move the contents.
@@ -66,11 +66,11 @@ class Admission:
     def __init__(
         self,
         block_pool: BlockPool,
-        offload: Offload,
-        states: RecurrentStates,
+        offload: Offload | None,
+        states: RecurrentStates | None,
         finder: PrefixFinder,
         needs: BlockNeeds,
-        block_ops: BlockOps,
+        block_ops: list[BlockOp],
         seals_restored: bool,
     ) -> None:
         self._pool = block_pool
@@ -83,6 +83,8 @@ class Admission:
 
     def start_reading(self, tables: RequestTables) -> bool:
         """`KVCacheManager.start_reading`."""
+        if self._offload is None:
+            return False
         reads, request = self._offload.reads, tables.request
         if not reads.has_prefix_store or reads.has_asked(request.request_id):
             return False
@@ -94,10 +96,10 @@ class Admission:
                 return True
             reads.drop_reads_that_wait()  # of requests that come after this one
         to_read = self._finder.blocks_to_read(tables, num_found, reads.num_readable_blocks)
-        if not (to_read.keys or self._states.exist):
+        if not (to_read.keys or self._states):
             return False
         if to_read.prefixes:
-            self._block_ops.add(reads.start_reading(request.request_id, *to_read))
+            self._block_ops.append(reads.start_reading(request.request_id, *to_read))
         return bool(to_read.prefixes)
 
     def plan(self, tables: RequestTables) -> AdmissionPlan:
@@ -115,7 +117,8 @@ class Admission:
             num_needed += tables.shares_next(table, num_tokens)
             num_needed += sum(not each.ref_count for each in blocks)
         num_missing = max(0, num_needed - self._pool.num_free_blocks)
-        num_missing = num_missing or int(self._states.lacks_slot(request))
+        if self._states is not None:
+            num_missing = num_missing or int(self._states.lacks_slot(request))
         return AdmissionPlan(request, prefix, num_needed, num_missing)
 
     def hold(self, tables: RequestTables, plan: AdmissionPlan) -> int:
@@ -128,9 +131,10 @@ class Admission:
         for table, blocks in zip(tables.by_group, prefix.sealed, strict=True):
             tables.append_sealed(table, num_tokens, blocks)
         self._finder.forget(plan.request)
-        self._states.set_diverges_at(plan.request, prefix.diverges_at)
-        if any(prefix.sealed):
-            self._states.use_snapshot(tables.first, num_tokens)
+        if self._states is not None:
+            self._states.set_diverges_at(plan.request, prefix.diverges_at)
+            if any(prefix.sealed):
+                self._states.use_snapshot(tables.first, num_tokens)
         return num_tokens
 
     def restore(self, tables: RequestTables, plan: AdmissionPlan) -> tuple[int, int]:
@@ -145,9 +149,13 @@ class Admission:
         """
         num_tokens, num_loaded_tokens = plan.prefix.num_tokens, 0
         restored = plan.prefix.restored
+        if self._offload is None:
+            return num_tokens, num_loaded_tokens
         if restored is not None and self._has_room(tables, restored):
-            num_tokens, num_loaded_tokens = restored.num_tokens, self._extend(tables, restored)
-            self._states.restore(tables.first, num_tokens)
+            num_tokens = restored.num_tokens
+            num_loaded_tokens = self._extend(tables, restored, self._offload)
+            if self._states is not None:
+                self._states.restore(tables.first, num_tokens)
         self._offload.drop(plan.request.request_id)
         return num_tokens, num_loaded_tokens
 
@@ -162,7 +170,7 @@ class Admission:
             num_free += table.num_freeable(self._needs.first_block(num_tokens, table.window))
         return num_needed <= num_free
 
-    def _extend(self, tables: RequestTables, extension: Extension) -> int:
+    def _extend(self, tables: RequestTables, extension: Extension, offload: Offload) -> int:
         """Extends the tables of a request. Returns the tokens that were read from the prefix store."""
         num_tokens, more = extension
         for table, blocks in zip(tables.by_group, more, strict=True):
@@ -179,7 +187,7 @@ class Admission:
                     table.append([each])
                     continue
                 (block,) = tables.append_free(table, 1)
-                self._block_ops.add(self._bring_back(table, block, each))
+                self._block_ops.append(self._bring_back(table, block, each, offload))
                 is_full = (index + 1) * self._needs.block_size <= num_tokens
                 if self._seals_restored and is_full:
                     self._pool.seal(block, table.key(index), tables.request.request_id)
@@ -187,12 +195,16 @@ class Admission:
                     loaded.add(index)
         return len(loaded) * self._needs.block_size
 
-    def _bring_back(self, table: BlockTable, block: Block, found: Swapped | Loaded) -> BlockOp:
+    def _bring_back(
+        self, table: BlockTable, block: Block, found: Swapped | Loaded, offload: Offload
+    ) -> BlockOp:
         """Fills a block from the swap file, or from what the prefix store has read."""
         request_id, block_id = table.request.request_id, block.block_id
         if isinstance(found, Swapped):
-            op = self._offload.swapped.swap_in(request_id, found.place, block_id)
-            self._pool.log.add(("I", block_id, op.swap_slots[0], None))
+            op = offload.swapped.swap_in(request_id, found.place, block_id)
+            if self._pool.log.active:
+                self._pool.log.add(("I", block_id, op.swap_slots[0], None))
             return op
-        self._pool.log.add(("L", block_id, request_id, None), table.group)
-        return self._offload.reads.load(request_id, Slot.block(block_id), found.block_hash)
+        if self._pool.log.active:
+            self._pool.log.add(("L", block_id, request_id, None), table.group)
+        return offload.reads.load(request_id, Slot(SlotKind.BLOCK, block_id), found.block_hash)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pellucid.inputs.beam_search_params import BeamSearchParams
-from pellucid.scheduling.ends import EndRule, FinishReason
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.request import EndRule, FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler_output import BeamCandidate
 
 

@@ -28,14 +28,6 @@ class Slot(NamedTuple):
     kind: SlotKind
     id: int
 
-    @classmethod
-    def block(cls, block_id: int) -> "Slot":
-        return cls(SlotKind.BLOCK, block_id)
-
-    @classmethod
-    def states(cls, number: int) -> "Slot":
-        return cls(SlotKind.STATES, number)
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -146,35 +138,3 @@ class SwapIn:
 # They run in the order in which they were listed, because a slot may be the source of a copy, be given to
 # another request and be filled for that one, all before one step.
 BlockOp: TypeAlias = Copy | Save | Read | Load | SwapOut | SwapIn
-
-
-class BlockOps:
-    """The operations that have to run before the next forward, in order."""
-
-    def __init__(self) -> None:
-        self._listed: list[BlockOp] = []
-        self._error: Exception | None = None
-
-    def __bool__(self) -> bool:
-        """Whether any are listed."""
-        return bool(self._listed)
-
-    def add(self, op: BlockOp) -> None:
-        self._listed.append(op)
-
-    def fail(self, error: Exception) -> None:
-        """Has the next `take` raise `error`, because operations that were taken did not all run."""
-        self._error = error
-
-    def take(self) -> tuple[BlockOp, ...]:
-        """The operations listed since the last call, in order.
-
-        Raises:
-            Exception: the error of operations that were taken before: the contents of blocks are undefined.
-        """
-        error, self._error = self._error, None
-        taken = tuple(self._listed)
-        self._listed.clear()
-        if error is not None:
-            raise error
-        return taken

@@ -80,7 +80,8 @@ class BlockPool:
                     self._free.move_to_end(block.block_id, last=False)
                 else:
                     self._num_free_sealed += 1
-            self.log.add(("R", block.block_id, block.ref_count, None))
+            if self.log.active:
+                self.log.add(("R", block.block_id, block.ref_count, None))
 
     def seal(self, block: Block, key: BlockKey, request_id: str) -> bool:
         """Publishes a full block to the index, unless this block or one with equal contents is already there.
@@ -100,7 +101,8 @@ class BlockPool:
         block.key = key
         block.sealed_by = request_id
         self.index.add(key, block)
-        self.log.add(("H", block.block_id, key.block_hash.hex()[:16], None))
+        if self.log.active:
+            self.log.add(("H", block.block_id, key.block_hash.hex()[:16], None))
         return True
 
     def unseal(self, block: Block) -> None:
@@ -111,7 +113,8 @@ class BlockPool:
             self._num_free_sealed -= block.ref_count == 0
             block.key = None
             block.sealed_by = None
-            self.log.add(("E", block.block_id, None, None))
+            if self.log.active:
+                self.log.add(("E", block.block_id, None, None))
 
     def unseal_all(self) -> None:
         """Clears the index, because the contents of blocks are undefined."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.admission import Admission, AdmissionPlan
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOps, Save, Slot
+from pellucid.scheduling.block_ops import BlockOp, Save, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offload import BrokenPlanError, Offload
@@ -41,8 +41,10 @@ class KVCacheManager:
         snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
 
     Attributes:
-        block_ops: what has to be done with block contents before the next forward.
-        states: the recurrent states of each request.
+        block_ops: what has to be done with block contents before the next forward, in order.
+        lost_by: why contents of blocks are undefined: operations that were taken did not all run.
+        states: the recurrent states of each request; None: the model has none.
+        offload: None: there is neither a swap file nor a prefix store.
     """
 
     def __init__(
@@ -59,26 +61,28 @@ class KVCacheManager:
         self.block_pool = block_pool
         self.block_size = block_size
         can_reuse = state_pool is None or state_pool.num_snapshots > 0
-        state_pool = state_pool or StatePool(0)
         self.enable_prefix_caching = enable_prefix_caching and can_reuse
-        self.offload = offload or Offload()
+        self.offload = offload
         self.needs = BlockNeeds(block_size, tuple(windows), max_chunk)
         self.has_windows = any(window is not None for window in windows)
-        self.block_ops = BlockOps()
-        self.states = RecurrentStates(
-            state_pool,
-            self.offload,
-            self.block_ops,
-            block_size,
-            self.enable_prefix_caching,
-            snapshot_tokens,
-        )
+        self.block_ops: list[BlockOp] = []
+        self.lost_by: Exception | None = None
+        self.states = None
+        if state_pool is not None:
+            self.states = RecurrentStates(
+                state_pool,
+                offload,
+                self.block_ops,
+                block_size,
+                self.enable_prefix_caching,
+                snapshot_tokens,
+            )
         self._finder = PrefixFinder(
-            block_pool, self.offload, self.states, self.needs, self.enable_prefix_caching
+            block_pool, offload, self.states, self.needs, self.enable_prefix_caching
         )
         self._admission = Admission(
             block_pool,
-            self.offload,
+            offload,
             self.states,
             self._finder,
             self.needs,
@@ -95,7 +99,7 @@ class KVCacheManager:
 
     def state_slot(self, request: Request) -> int:
         """The slot of the recurrent states of a request with blocks; 0 if the model has no states."""
-        return self.states.slot(request)
+        return 0 if self.states is None else self.states.slot(request)
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
@@ -110,6 +114,11 @@ class KVCacheManager:
         """Blocks that a waiting request could be given if `victim` gave all of its blocks back."""
         return plan.num_reclaimable(self._tables_of(victim))
 
+    def num_swapped_blocks(self, request: Request) -> int:
+        """Blocks of a request in the swap file."""
+        offload = self.offload
+        return 0 if offload is None else offload.swapped.num_blocks(request.request_id)
+
     def num_more_blocks(self, request: Request) -> int:
         """How many blocks a request needs for all of its tokens, besides those that it has."""
         return self.needs.most(request.num_tokens) - self.num_blocks(request)
@@ -123,14 +132,14 @@ class KVCacheManager:
     def num_forkable(self, request: Request, num_tokens: int) -> int:
         """Positions up to `num_tokens` that a fork of a request can share: all of them, or none if blocks that
         the next token sees were freed."""
-        if self.states.exist and num_tokens < request.num_computed_tokens:
+        if self.states is not None and num_tokens < request.num_computed_tokens:
             return 0  # the states are of more tokens
         num_tokens = min(num_tokens, request.num_computed_tokens)
         return num_tokens if self._tables_of(request).goes_on_at(num_tokens) else 0
 
     def can_rewind(self, request: Request) -> bool:
         """Whether a request can be rewound after wrong drafts without computing all of its text again."""
-        return self.states.can_rewind(request)
+        return self.states is None or self.states.can_rewind(request)
 
     def fits_alone(self, num_tokens: int) -> bool:
         """Whether a request of this many tokens fits into the whole pool."""
@@ -168,6 +177,10 @@ class KVCacheManager:
         """
         return self._admission.start_reading(self._tables_of(request))
 
+    def is_reading(self, request: Request) -> bool:
+        """Whether the prefix store reads blocks for a request, or has read some."""
+        return self.offload is not None and self.offload.reads.has_asked(request.request_id)
+
     def plan_admission(self, request: Request) -> AdmissionPlan:
         """How a waiting request could get blocks for all of its tokens now: the longest cached prefix whose blocks all
         groups have, as far back as the window of each reaches, and what it needs besides.
@@ -188,9 +201,12 @@ class KVCacheManager:
         """
         return self._admission.hold(self._tables_of(plan.request), plan)
 
-    def admit(self, plan: AdmissionPlan) -> PrefixMatch:
+    def admit(self, plan: AdmissionPlan, explains: bool = True) -> PrefixMatch:
         """Carries out a plan after `hold`, once what it misses is free: restores offloaded contents, and allocates
         blocks for the request's other tokens.
+
+        Args:
+            explains: say why no more positions were found.
 
         Returns:
             The positions that are computed once the listed operations have run.
@@ -200,15 +216,30 @@ class KVCacheManager:
         """
         request = plan.request
         tables = self._tables_of(request)
-        if self.states.lacks_slot(request):
-            raise BrokenPlanError("no slot is free for the request's recurrent states")
-        self.states.ensure_slot(request)
+        if self.states is not None:
+            if self.states.lacks_slot(request):
+                raise BrokenPlanError("no slot is free for the request's recurrent states")
+            self.states.ensure_slot(request)
         num_tokens, num_loaded_tokens = self._admission.restore(tables, plan)
-        miss = self._finder.explain_miss(tables, num_tokens)
+        miss = self._finder.explain_miss(tables, num_tokens) if explains else None
         if not self._allocate(tables, num_tokens, request.num_tokens):
             raise BrokenPlanError("fewer blocks are free than the request's admission needs")
-        self.states.copy_snapshot(request)
+        if self.states is not None:
+            self.states.copy_snapshot(request)
         return PrefixMatch(num_tokens, num_loaded_tokens, miss)
+
+    def take_block_ops(self) -> tuple[BlockOp, ...]:
+        """The operations listed since the last call, in order.
+
+        Raises:
+            Exception: `lost_by`.
+        """
+        taken = tuple(self.block_ops)
+        self.block_ops.clear()
+        if self.lost_by is not None:
+            error, self.lost_by = self.lost_by, None
+            raise error
+        return taken
 
     # ---- allocation and publication
 
@@ -224,7 +255,8 @@ class KVCacheManager:
     def checkpoint(self, request: Request) -> None:
         """Copies a request's recurrent states, if the model has any, for the next `rewind`. Call it before a step
         with drafts, if `can_rewind`."""
-        self.states.checkpoint(request)
+        if self.states is not None:
+            self.states.checkpoint(request)
 
     def seal(self, request: Request, num_computed_before: int) -> None:
         """Publishes newly filled blocks to the prefix index, and offers them to the prefix store.
@@ -243,10 +275,10 @@ class KVCacheManager:
             for index in range(first, last):
                 block, key = table.blocks[index], table.key(index)
                 if self.block_pool.seal(block, key, request.request_id):
-                    if self.offload.reads.has_prefix_store:
-                        slot = Slot.block(block.block_id)
-                        self.block_ops.add(Save(slot, key.block_hash, key.token_ids))
-        if request.num_computed_tokens % self.block_size == 0:
+                    if self.offload is not None and self.offload.reads.has_prefix_store:
+                        slot = Slot(SlotKind.BLOCK, block.block_id)
+                        self.block_ops.append(Save(slot, key.block_hash, key.token_ids))
+        if self.states is not None and request.num_computed_tokens % self.block_size == 0:
             self.states.take_snapshot(tables.first)
 
     def free_out_of_window(self, request: Request) -> None:
@@ -270,7 +302,7 @@ class KVCacheManager:
         if num_tokens is None:
             num_tokens = parent.num_computed_tokens
         self._replace(child, self._tables_of(parent).fork(child, num_tokens))
-        if not self.states.fork(parent, child):
+        if self.states is not None and not self.states.fork(parent, child):
             self.release(child)
             return 0
         return num_tokens
@@ -291,11 +323,13 @@ class KVCacheManager:
         for fork in forks:
             self._tables_of(fork.request).cut(0)
             self._replace(fork.request, fork)
-        for request in requests:  # offloaded blocks of its old text: nothing may restore them
-            self.offload.drop(request.request_id)
-        for index in self.states.reassign(requests, parents):
-            self.release(requests[index])
-            num_computed[index] = 0
+        if self.offload is not None:
+            for request in requests:  # offloaded blocks of its old text: nothing may restore them
+                self.offload.drop(request.request_id)
+        if self.states is not None:
+            for index in self.states.reassign(requests, parents):
+                self.release(requests[index])
+                num_computed[index] = 0
         return num_computed
 
     # ---- release
@@ -314,9 +348,10 @@ class KVCacheManager:
             The positions that are still computed: `num_tokens` if the model has no recurrent states.
         """
         tables = self._tables_of(request)
-        num_tokens = self.states.rewind(request, num_tokens)
+        if self.states is not None:
+            num_tokens = self.states.rewind(request, num_tokens)
         tables.cut(num_tokens)
-        if not tables.first.blocks:
+        if self.states is not None and not tables.first.blocks:
             self.states.release_slot(request)
         return num_tokens
 
@@ -332,10 +367,11 @@ class KVCacheManager:
         """
         tables = self._tables_of(request)
         num_freed = 0
-        self.states.swap_out(request)
+        if self.states is not None:
+            self.states.swap_out(request)
         while tables.first.blocks and (
             num_freed < num_blocks
-            or self.states.exist
+            or self.states is not None
             or not tables.goes_on_at(tables.num_positions)
         ):
             index = len(tables.first) - 1
@@ -345,26 +381,29 @@ class KVCacheManager:
                     if block.ref_count == 0:
                         num_freed += 1
                         self._swap_out(table, index, block)
-        if not tables.first.blocks:
+        if self.states is not None and not tables.first.blocks:
             self.states.release_slot(request)
         return num_freed
 
     def release(self, request: Request) -> None:
         """Gives all blocks back, the tail first, so that the longest-lived prefix is evicted last."""
         self.rewind(request, 0)
-        self.offload.drop(request.request_id)
+        if self.offload is not None:
+            self.offload.drop(request.request_id)
 
     def forget(self, request: Request) -> None:
         """Drops what is kept about a request that has ended."""
         self.release(request)
         tables = self._tables.pop(request.request_id)
         self._finder.forget(request)
-        self.states.forget(tables.first)
+        if self.states is not None:
+            self.states.forget(tables.first)
 
     def reset_prefix_cache(self) -> None:
         """Clears the prefix index and drops all snapshots, because the contents of blocks are undefined."""
         self.block_pool.unseal_all()
-        self.states.pool.drop_snapshots()
+        if self.states is not None:
+            self.states.pool.drop_snapshots()
 
     def check_integrity(self) -> None:
         self.block_pool.check_integrity()
@@ -379,10 +418,12 @@ class KVCacheManager:
             assert num_computed <= len(table) * self.block_size
             if num_computed:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
-        self.states.check_integrity(
-            [name for name, tables in self._tables.items() if tables.first.blocks]
-        )
-        self.offload.check_integrity(self._tables.keys())
+        if self.states is not None:
+            self.states.check_integrity(
+                [name for name, tables in self._tables.items() if tables.first.blocks]
+            )
+        if self.offload is not None:
+            self.offload.check_integrity(self._tables.keys())
 
     # ----
 
@@ -406,13 +447,16 @@ class KVCacheManager:
             return True
         if self._num_missing(tables.request, num_needed):
             return False
-        self.states.ensure_slot(tables.request)
+        if self.states is not None:
+            self.states.ensure_slot(tables.request)
         tables.allocate(num_computed, num_tokens)
         return True
 
     def _num_missing(self, request: Request, num_needed: int) -> int:
         num_missing = max(0, num_needed - self.block_pool.num_free_blocks)
-        return num_missing or int(self.states.lacks_slot(request))
+        if num_missing or self.states is None:
+            return num_missing
+        return int(self.states.lacks_slot(request))
 
     def _swap_out(self, table: BlockTable, index: int, block: Block) -> None:
         """Writes the contents of a block that has left a table to the swap file if the block was full, or if it
@@ -421,6 +465,8 @@ class KVCacheManager:
         Args:
             index: that the block had in the table.
         """
+        if self.offload is None:
+            return
         request, swapped = table.request, self.offload.swapped
         num_tokens = request.num_computed_tokens // self.block_size * self.block_size
         if swapped.num_state_tokens(request.request_id) is not None:
@@ -429,5 +475,6 @@ class KVCacheManager:
             place = (table.group, index)
             op = swapped.swap_out(request.request_id, place, block.block_id)
             if op is not None:
-                self.block_ops.add(op)
-                self.block_pool.log.add(("O", block.block_id, op.swap_slots[0], None))
+                self.block_ops.append(op)
+                if self.block_pool.log.active:
+                    self.block_pool.log.add(("O", block.block_id, op.swap_slots[0], None))

@@ -66,7 +66,7 @@ class SwapSlots:
             return None
         slot = self._free_slots.pop()
         self._blocks.setdefault(request_id, {})[place] = slot
-        return SwapOut(Slot.block(block_id), (slot,))
+        return SwapOut(Slot(SlotKind.BLOCK, block_id), (slot,))
 
     def swap_out_states(self, request_id: str, num_tokens: int, number: int) -> SwapOut | None:
         """Swaps out a request's states after `num_tokens`, if slots are free for them and for a block.
@@ -79,7 +79,7 @@ class SwapSlots:
             return None
         slots = tuple([self._free_slots.pop() for _ in range(self._blocks_per_state)])
         self._states[request_id] = num_tokens, slots
-        return SwapOut(Slot.states(number), slots)
+        return SwapOut(Slot(SlotKind.STATES, number), slots)
 
     def swap_in(self, request_id: str, place: Place, block_id: int) -> SwapIn:
         """Swaps a request's block at `place` into another block.
@@ -90,11 +90,11 @@ class SwapSlots:
         if (slot := self._blocks.get(request_id, {}).pop(place, None)) is None:
             raise BrokenPlanError("a block of the request has left the swap file")
         self._free_slots.append(slot)
-        return SwapIn((slot,), Slot.block(block_id))
+        return SwapIn((slot,), Slot(SlotKind.BLOCK, block_id))
 
     def swap_in_states(self, request_id: str, number: int) -> SwapIn:
         """Swaps a request's states in. Their slots are free after `drop`."""
-        return SwapIn(self._states[request_id][1], Slot.states(number))
+        return SwapIn(self._states[request_id][1], Slot(SlotKind.STATES, number))
 
     def drop(self, request_id: str) -> None:
         """Frees the slots of a request."""

@@ -9,7 +9,7 @@ class OpLog(Generic[Row]):
     """Rows in order.
 
     Attributes:
-        active: whether there is a subscriber; without one, nothing is recorded.
+        active: whether there is a subscriber; ask before `add`.
     """
 
     def __init__(self) -> None:
@@ -19,9 +19,8 @@ class OpLog(Generic[Row]):
 
     def add(self, row: Row, group: int = 0) -> None:
         """Args: group: of the block table that changes."""
-        if self.active:
-            self._rows.append(row)
-            self._groups.append(group)
+        self._rows.append(row)
+        self._groups.append(group)
 
     def take(self) -> tuple[tuple[Row, ...], tuple[int, ...]]:
         """The rows since the last call, and the group of each."""

@@ -34,7 +34,7 @@ class Preemption:
         self._shares = shares
         self._max_num_seqs = max_num_seqs
 
-    def claims(self) -> Claims | None:
+    def _claims(self) -> Claims | None:
         """What each caller has; None if there is one caller."""
         if not self._shares.is_contended:
             return None
@@ -48,7 +48,7 @@ class Preemption:
 
     def victim_to_continue(self, request: Request) -> Request:
         """The request that gives blocks to a running one; it may be that one itself."""
-        rank = _rank(self.claims())
+        rank = _rank(self._claims())
         running = self._queues.running
         victim = max(self._queues.holders(), key=rank, default=None)
         alone = len(running) == 1
@@ -56,21 +56,16 @@ class Preemption:
             return max(running, key=rank)
         return victim
 
-    def victims_to_admit(
-        self, plan: AdmissionPlan, num_seats: int, claims: Claims | None
-    ) -> list[Request] | None:
+    def victims_to_admit(self, plan: AdmissionPlan, num_seats: int) -> list[Request] | None:
         """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
 
         Args:
             plan: of its admission.
             num_seats: that are free.
-            claims: the result of `claims`.
         """
-        request, num_missing = plan.request, plan.num_missing
+        request, num_missing, claims = plan.request, plan.num_missing, self._claims()
         all_running = self._queues.running
         alone = not all_running  # then the whole pool is there for it, and it fits
-        if num_seats > 0 and num_missing <= 0:
-            return []
         holders = [
             holder
             for holder in self._queues.holders()
@@ -88,9 +83,9 @@ class Preemption:
             num_missing -= self._kv_cache_manager.num_reclaimable(plan, victim)
         return victims if alone or (num_seats > 0 and num_missing <= 0) else None
 
-    def can_get_seat(self, request: Request, claims: Claims | None) -> bool:
+    def can_get_seat(self, request: Request) -> bool:
         """Whether a running request would give its seat to the first waiting one."""
-        running = self._queues.running
+        running, claims = self._queues.running, self._claims()
         if claims is None:
             return self._gives(running[-1], request, None)
         return any(self._gives(victim, request, claims) for victim in running)

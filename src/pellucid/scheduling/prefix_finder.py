@@ -14,6 +14,7 @@ from pellucid.scheduling.prefix_index import MissReason, PrefixMiss
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.request_tables import RequestTables
+from pellucid.scheduling.state_pool import StatePool
 
 
 class Swapped(NamedTuple):
@@ -87,8 +88,8 @@ class PrefixFinder:
 
     Args:
         block_pool: has the prefix index.
-        offload: what is in the swap file, and what was read from the prefix store.
-        states: has the snapshots of recurrent states.
+        offload: what is in the swap file, and what was read from the prefix store; None: there is neither.
+        states: has the snapshots of recurrent states; None: the model has none.
         needs: says which blocks a token sees.
         is_enabled: whether a request may find sealed blocks.
     """
@@ -96,8 +97,8 @@ class PrefixFinder:
     def __init__(
         self,
         block_pool: BlockPool,
-        offload: Offload,
-        states: RecurrentStates,
+        offload: Offload | None,
+        states: RecurrentStates | None,
         needs: BlockNeeds,
         is_enabled: bool,
     ) -> None:
@@ -112,7 +113,8 @@ class PrefixFinder:
     @property
     def version(self) -> int:
         """Changes whenever blocks or snapshots come or go."""
-        return self._pool.version + self._states.pool.version
+        states = self._states
+        return self._pool.version if states is None else self._pool.version + states.pool.version
 
     def num_matchable_blocks(self, request: Request) -> int:
         """Full blocks of a request that do not hold its last token."""
@@ -125,14 +127,15 @@ class PrefixFinder:
         """What can follow the blocks of a waiting request. The look-up is repeated only after blocks or snapshots have
         come or gone, and if something of the request is offloaded."""
         name = tables.request.request_id
-        if tables.ends_within_a_block:
+        is_open = tables.ends_within_a_block
+        if not is_open and self._offload is not None and self._offload.has(name):
+            return self._find(tables, self._offload)
+        if is_open or len(tables.first) >= self.num_matchable_blocks(tables.request):
             num_tokens, nothing = tables.request.num_computed_tokens, ((),) * len(tables.by_group)
             return FoundPrefix(num_tokens, nothing, None, num_tokens, self.version)
-        if self._offload.has(name):
-            return self._find(tables)
         found = self._found.get(name)
         if found is None or found.version != self.version:
-            found = self._found[name] = self._find(tables)
+            found = self._found[name] = self._find(tables, None)
         return found
 
     def forget(self, request: Request) -> None:
@@ -157,7 +160,7 @@ class PrefixFinder:
                 break
             length = index + 1
             for table, indices in zip(tables.by_group, waiting, strict=True):
-                if self._look_up(table, index, longest) is None:
+                if self._look_up(table, index, longest, self._offload) is None:
                     keys[table.group, index] = KeyToRead(table.key(index), longest)
                     indices.append(index)
                 seen_from = self._needs.first_block(length * self._needs.block_size, table.window)
@@ -166,7 +169,7 @@ class PrefixFinder:
                     keys[gone] = keys[gone]._replace(needed_until=index)
             num_blocks = max(num_blocks, sum(map(len, waiting)))
             snapshot = None
-            if self._states.exist:
+            if self._states is not None:
                 last = tables.first.key(index)
                 snapshot = SnapshotKey(last.block_hash, last.token_ids)
             prefixes.append(PrefixToRead(length, len(keys), snapshot))
@@ -175,7 +178,8 @@ class PrefixFinder:
     @property
     def least_to_read(self) -> int:
         """Blocks of memory that a read takes at least: a block of each group, and a snapshot."""
-        return len(self._needs.windows) + self._offload.blocks_per_state
+        blocks_per_state = 0 if self._offload is None else self._offload.blocks_per_state
+        return len(self._needs.windows) + blocks_per_state
 
     def explain_miss(self, tables: RequestTables, num_tokens: int) -> PrefixMiss | None:
         """Why only `num_tokens` of a request were found; None if these are all that could be found."""
@@ -195,59 +199,61 @@ class PrefixFinder:
             for each in range(self._needs.first_block(seen_from, table.window), index + 1)
         ]
         missing = next((key for key in keys if key not in self._index), None)
-        if missing is None and self._states.exist:
+        if missing is None and self._states is not None:
             diverges_at = self._states.diverges_at(request)
             return PrefixMiss(MissReason.RECURRENT, num_tokens, snapshot_at_token=diverges_at)
         return self._index.explain_miss(missing or keys[-1], num_tokens)
 
-    def _find(self, tables: RequestTables) -> FoundPrefix:
+    def _find(self, tables: RequestTables, offload: Offload | None) -> FoundPrefix:
+        """`find`. `offload`: where something of the request is; None: nothing is."""
         request, block_size = tables.request, self._needs.block_size
         max_tokens = (request.num_tokens - 1) // block_size * block_size
         # Where the recurrent states of the request were swapped out: they need no snapshot.
-        states_at = self._offload.swapped.num_state_tokens(request.request_id)
+        states_at = (
+            None if offload is None else offload.swapped.num_state_tokens(request.request_id)
+        )
         if states_at is not None and states_at >= request.num_tokens:
             states_at = None
-        rows = self._look_up_all(tables, max(max_tokens, states_at or 0))
+        last = self.num_matchable_blocks(request)
+        if offload is not None:
+            last = self._needs.num_blocks(max(max_tokens, states_at or 0))
+        rows = self._look_up_all(tables, last, offload)
         end, num_sealed = self._reach(tables, rows, max_tokens, (Sealed,))
         seen = self._seen(tables, rows, len(tables.first), end * block_size)
         return FoundPrefix(
             end * block_size,
             # All of them are.
             [[found for found in blocks if isinstance(found, Sealed)] for blocks in seen],
-            self._restored(tables, rows, end, max_tokens, states_at),
+            None if offload is None else self._restored(tables, rows, end, max_tokens, states_at),
             num_sealed * block_size,
             self.version,
         )
 
-    def _look_up_all(self, tables: RequestTables, max_tokens: int) -> Rows:
-        """What is there of each block behind those of a request, up to the first one that no later token can do
-        without.
-
-        Args:
-            max_tokens: the last position that offloaded blocks can reach.
-        """
-        num_matchable = last = self.num_matchable_blocks(tables.request)
-        if self._offload.has(tables.request.request_id):
-            last = self._needs.num_blocks(max_tokens)
+    def _look_up_all(self, tables: RequestTables, last: int, offload: Offload | None) -> Rows:
+        """What is there of each block behind those of a request and before index `last`, up to the first one that no
+        later token can do without."""
+        num_matchable = self.num_matchable_blocks(tables.request)
         rows: Rows = []
         for index in range(len(tables.first), last):
-            row = [self._look_up(table, index, num_matchable) for table in tables.by_group]
+            row = [self._look_up(table, index, num_matchable, offload) for table in tables.by_group]
             rows.append(row)
             if None in row and tables.by_group[row.index(None)].window is None:
                 break
         return rows
 
-    def _look_up(self, table: BlockTable, index: int, num_matchable: int) -> Found | None:
+    def _look_up(
+        self, table: BlockTable, index: int, num_matchable: int, offload: Offload | None
+    ) -> Found | None:
         """Where the block with an index is that can be appended to a table; None: nowhere."""
         key = table.key(index) if index < num_matchable else None
         if key is not None and (block := self._index.find(key)) is not None:
             return block
+        if offload is None:
+            return None
         request_id, place = table.request.request_id, (table.group, index)
-        if self._offload.swapped.has_block(request_id, place):
+        if offload.swapped.has_block(request_id, place):
             return Swapped(place)
-        if key is not None and self._offload.reads.has_loaded(
-            request_id, SlotKind.BLOCK, key.block_hash
-        ):
+        if key is not None and offload.reads.has_loaded(request_id, SlotKind.BLOCK, key.block_hash):
             return Loaded(key.block_hash)
         return None
 
@@ -261,8 +267,6 @@ class PrefixFinder:
     ) -> Extension | None:
         """The sealed and offloaded blocks from index `start` on: up to where recurrent states were swapped out, if all
         blocks are there; otherwise up to the last full block (with a snapshot)."""
-        if not self._offload.has(tables.request.request_id):
-            return None
         end, num_tokens = 0, 0
         if states_at is not None:
             _, num_there = self._reach(tables, rows, states_at, ANYWHERE)
@@ -313,10 +317,11 @@ class PrefixFinder:
             ):
                 continue
             num_there = end
-            if not self._states.exist:
+            if self._states is None:
                 deepest = end
             elif position == end * block_size:  # snapshots are of full blocks
-                if self._has_snapshot(tables.first, end - 1, Loaded in places):
+                may_be_loaded = Loaded in places
+                if self._has_snapshot(self._states.pool, tables.first, end - 1, may_be_loaded):
                     deepest = end
         return deepest, num_there
 
@@ -336,12 +341,14 @@ class PrefixFinder:
             for group, seen in enumerate(seen_from)
         ]
 
-    def _has_snapshot(self, table: BlockTable, index: int, may_be_loaded: bool) -> bool:
+    def _has_snapshot(
+        self, snapshots: StatePool, table: BlockTable, index: int, may_be_loaded: bool
+    ) -> bool:
         """Whether there is a snapshot of recurrent states at the end of block `index`."""
         block_hash = table.key(index).block_hash
-        return block_hash in self._states.pool or (
-            may_be_loaded
-            and self._offload.reads.has_loaded(
-                table.request.request_id, SlotKind.STATES, block_hash
-            )
+        if block_hash in snapshots:
+            return True
+        request_id, reads = table.request.request_id, self._offload and self._offload.reads
+        return bool(
+            may_be_loaded and reads and reads.has_loaded(request_id, SlotKind.STATES, block_hash)
         )

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pellucid.scheduling.block_ops import BlockOps, Copy, Save, Slot
+from pellucid.scheduling.block_ops import BlockOp, Copy, Save, Slot, SlotKind
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import Request
@@ -53,56 +53,48 @@ class RecurrentStates:
 
     A request has only the states after its last computed token; states of an earlier token are gone. So it has a
     slot as long as it has blocks. Snapshots of the states are taken at the ends of full blocks, under the hash of
-    the block, for requests with the same beginning. For a model without states there is nothing to do.
+    the block, for requests with the same beginning.
 
     Args:
-        pool: owns the slots; it has none if the model has no states.
-        offload: states in the swap file, and snapshots that were read from the prefix store.
+        pool: owns the slots.
+        offload: states in the swap file, and snapshots that were read from the prefix store; None: there is neither.
         block_ops: gets the operations.
         block_size: tokens per block.
         takes_snapshots: whether snapshots are taken, for other requests.
         snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
-
-    Attributes:
-        exist: whether the model has recurrent states.
     """
 
     def __init__(
         self,
         pool: StatePool,
-        offload: Offload,
-        block_ops: BlockOps,
+        offload: Offload | None,
+        block_ops: list[BlockOp],
         block_size: int,
         takes_snapshots: bool,
         snapshot_tokens: int,
     ) -> None:
-        self.exist = pool.num_slots > 0
         self.pool = pool
         self._offload = offload
         self._block_ops = block_ops
         self._block_size = block_size
-        self._takes_snapshots = takes_snapshots and self.exist
+        self._takes_snapshots = takes_snapshots
         self._snapshot_blocks = max(1, snapshot_tokens // block_size)
         self._states: dict[str, RequestStates] = {}  # by request_id
 
     # ---- slots
 
     def slot(self, request: Request) -> int:
-        """The slot of a request with blocks; 0 if the model has no states."""
-        if not self.exist:
-            return 0
+        """The slot of a request with blocks."""
         slot = self._states[request.request_id].slot
         assert slot is not None
         return slot
 
     def lacks_slot(self, request: Request) -> bool:
         """Whether a request needs a slot, and none is free."""
-        return self.exist and not self.pool.num_free_slots and self._of(request).slot is None
+        return not self.pool.num_free_slots and self._of(request).slot is None
 
     def ensure_slot(self, request: Request) -> None:
         """Gives a request a slot if it has none; one must be free."""
-        if not self.exist:
-            return
         states = self._of(request)
         if states.slot is None:
             states.slot = self.pool.allocate()
@@ -165,23 +157,23 @@ class RecurrentStates:
         if not self.pool.num_free_slots:
             return False
         states.slot = self.pool.allocate()
-        self._block_ops.add(_copy(source_slot, states.slot))
+        self._block_ops.append(_copy(source_slot, states.slot))
         return True
 
     # ---- going back
 
     def can_rewind(self, request: Request) -> bool:
         """Whether a request can be rewound after wrong drafts without computing all of its text again."""
-        return not self.exist or self.pool.num_free_spares > 0 or not request.num_computed_tokens
+        return self.pool.num_free_spares > 0 or not request.num_computed_tokens
 
     def checkpoint(self, request: Request) -> None:
         """Copies a request's states for the next `rewind`. Call it before a step with drafts, if `can_rewind`."""
-        if not (self.exist and request.num_computed_tokens):
+        if not request.num_computed_tokens:
             return
         states = self._of(request)
         assert states.slot is not None and states.checkpoint is None
         states.checkpoint = Checkpoint(self.pool.allocate_spare(), request.num_computed_tokens)
-        self._block_ops.add(_copy(states.slot, states.checkpoint.slot))
+        self._block_ops.append(_copy(states.slot, states.checkpoint.slot))
 
     def rewind(self, request: Request, num_tokens: int) -> int:
         """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `checkpoint`
@@ -193,8 +185,6 @@ class RecurrentStates:
         Returns:
             After how many tokens the states are.
         """
-        if not self.exist:
-            return num_tokens
         states = self._of(request)
         checkpoint, states.checkpoint = states.checkpoint, None
         if num_tokens < request.num_computed_tokens:
@@ -227,10 +217,9 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
-        if self.exist:
-            block_hash = self._block_hash(table, num_tokens)
-            slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
-            self._of(table.request).snapshot_slot = slot
+        block_hash = self._block_hash(table, num_tokens)
+        slot = self.pool.use(block_hash, table.request.request_id, num_tokens)
+        self._of(table.request).snapshot_slot = slot
 
     def restore(self, table: BlockTable, num_tokens: int) -> None:
         """Gives a request the states after `num_tokens`, from the swap file, a snapshot or the prefix store; a
@@ -239,40 +228,41 @@ class RecurrentStates:
         Args:
             table: the request's block table in the first group.
         """
-        if not self.exist:
-            return
+        assert self._offload is not None  # where the blocks came from
         request_id = table.request.request_id
         states, slot = self._of(table.request), self.slot(table.request)
         states.snapshot_slot = None
         swapped = self._offload.swapped
         if swapped.num_state_tokens(request_id) == num_tokens:
-            self._block_ops.add(swapped.swap_in_states(request_id, slot))
+            self._block_ops.append(swapped.swap_in_states(request_id, slot))
             return
         block_hash = self._block_hash(table, num_tokens)
         if block_hash in self.pool:
             states.snapshot_slot = self.pool.use(block_hash, request_id, num_tokens)
             return
-        self._block_ops.add(self._offload.reads.load(request_id, Slot.states(slot), block_hash))
+        self._block_ops.append(
+            self._offload.reads.load(request_id, Slot(SlotKind.STATES, slot), block_hash)
+        )
         snapshot_slot = self.pool.add_snapshot(block_hash, request_id, num_tokens)
         if snapshot_slot is not None:
-            self._block_ops.add(_copy(slot, snapshot_slot))
+            self._block_ops.append(_copy(slot, snapshot_slot))
 
     def copy_snapshot(self, request: Request) -> None:
         """Copies the snapshot that was chosen for a request, if any, into its slot."""
         states = self._of(request)
         if states.snapshot_slot is not None:
-            self._block_ops.add(_copy(states.snapshot_slot, self.slot(request)))
+            self._block_ops.append(_copy(states.snapshot_slot, self.slot(request)))
             states.snapshot_slot = None
 
     def swap_out(self, request: Request) -> None:
         """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
         states = self._of(request)
-        if states.slot is not None and request.num_computed_tokens:
+        if self._offload and states.slot is not None and request.num_computed_tokens:
             op = self._offload.swapped.swap_out_states(
                 request.request_id, request.num_computed_tokens, states.slot
             )
             if op is not None:
-                self._block_ops.add(op)
+                self._block_ops.append(op)
 
     # ---- snapshots
 
@@ -316,7 +306,7 @@ class RecurrentStates:
         )
         if snapshot_slot is None:
             return
-        self._block_ops.add(_copy(states.slot, snapshot_slot))
+        self._block_ops.append(_copy(states.slot, snapshot_slot))
         if in_output:
             states.latest_snapshot = num_tokens
         else:
@@ -326,8 +316,8 @@ class RecurrentStates:
         """Offers a request's snapshot of the states after `num_tokens` to the prefix store."""
         key = table.key(num_tokens // self._block_size - 1)
         slot = self.pool.find(key.block_hash)
-        if slot is not None and self._offload.reads.has_prefix_store:
-            self._block_ops.add(Save(Slot.states(slot), key.block_hash, key.token_ids))
+        if slot is not None and self._offload and self._offload.reads.has_prefix_store:
+            self._block_ops.append(Save(Slot(SlotKind.STATES, slot), key.block_hash, key.token_ids))
 
     def _block_hash(self, table: BlockTable, num_tokens: int) -> bytes:
         """The key of a snapshot: the hash of the block that ends after a request's first `num_tokens`."""
@@ -358,8 +348,6 @@ class RecurrentStates:
             holders: the ids of the requests with blocks.
         """
         self.pool.check_integrity()
-        if not self.exist:
-            return
         for states in self._states.values():
             assert states.snapshot_slot is None and states.checkpoint is None
         assert self.pool.num_free_spares == self.pool.num_spares
@@ -371,4 +359,4 @@ class RecurrentStates:
 
 
 def _copy(source: int, target: int) -> Copy:
-    return Copy(Slot.states(source), Slot.states(target))
+    return Copy(Slot(SlotKind.STATES, source), Slot(SlotKind.STATES, target))

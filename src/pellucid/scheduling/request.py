@@ -1,12 +1,74 @@
-"""A request: one generation, from its arrival to its end."""
+"""A request: one generation, from its arrival to its end, and the rule of that end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.scheduling.ends import EndRule, FinishReason
 from pellucid.scheduling.scheduler_output import StartedRequest, TokenBudget, TokenGrammar
+
+
+class FinishReason(Enum):
+    STOP = "stop"  # an end token, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, max_time or the context length
+    ABORT = "abort"  # the caller gave up
+    ERROR = "error"  # this request failed; the engine and the others did not
+
+
+End: TypeAlias = tuple[FinishReason, int | str]  # and the stop reason
+
+
+class Taken(NamedTuple):
+    """What a request takes of the tokens that a step has sampled for it.
+
+    Attributes:
+        token_ids: up to the one that ends the request.
+        end: why the request ends with the last of them; None: it goes on.
+    """
+
+    token_ids: Sequence[int]
+    end: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndRule:
+    """Which token ends an output.
+
+    Args:
+        stop_token_ids: end and stop tokens; `min_tokens` forbids them.
+        max_tokens: of the request and of the context, the smaller.
+        limit: what sets `max_tokens`, as the stop reason says it.
+    """
+
+    stop_token_ids: frozenset[int]
+    max_tokens: int
+    limit: str
+
+    def end_after(self, token_id: int, num_output_tokens: int) -> End | None:
+        """Why an output ends with a token, if it does.
+
+        Args:
+            token_id: the last output token.
+            num_output_tokens: output tokens up to and including that one.
+        """
+        if token_id in self.stop_token_ids:
+            return FinishReason.STOP, token_id
+        if num_output_tokens < self.max_tokens:
+            return None
+        return FinishReason.LENGTH, self.limit
+
+    def take(self, token_ids: Sequence[int], num_output_tokens: int) -> Taken:
+        """What an output takes of tokens that follow it.
+
+        Args:
+            token_ids: the tokens that were sampled.
+            num_output_tokens: output tokens before them.
+        """
+        for number, token_id in enumerate(token_ids, 1):
+            if (end := self.end_after(token_id, num_output_tokens + number)) is not None:
+                return Taken(token_ids[:number], end)
+        return Taken(token_ids)
 
 
 class RequestStatus(Enum):
@@ -47,7 +109,6 @@ class Request:
     num_candidates: int = 0  # of a beam: continuations that its search wants to see at each step
     # ----
     deadline: float = field(init=False)  # when `max_time` is over, on the caller's clock
-    stop_token_ids: frozenset[int] = field(init=False)  # end the request; `min_tokens` forbids them
     end_rule: EndRule = field(init=False)
     # ----
     status: RequestStatus = RequestStatus.WAITING
@@ -69,10 +130,10 @@ class Request:
         max_time = self.params.max_time
         self.deadline = float("inf") if max_time is None else self.arrival_time + max_time
         eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
-        self.stop_token_ids = eos | frozenset(self.params.stop_token_ids)
+        stop_token_ids = eos | frozenset(self.params.stop_token_ids)
         by_params = self.max_tokens == self.params.max_tokens
         limit = "max_tokens" if by_params else "context_length"
-        self.end_rule = EndRule(self.stop_token_ids, self.max_tokens, limit)
+        self.end_rule = EndRule(stop_token_ids, self.max_tokens, limit)
 
     @property
     def is_beam(self) -> bool:
@@ -128,7 +189,7 @@ class Request:
             self.params,
             self.seed,
             self.index,
-            self.stop_token_ids,
+            self.end_rule.stop_token_ids,
             self.bad_words_token_ids,
             self.grammar,
             self.thinking_budget,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.block_ops import BlockOps, Copy, Slot
+from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_table import BlockTable
 from pellucid.scheduling.request import Request
@@ -30,7 +30,7 @@ class RequestTables:
         request: Request,
         block_pool: BlockPool,
         needs: BlockNeeds,
-        block_ops: BlockOps,
+        block_ops: list[BlockOp],
         tables: Sequence[BlockTable] | None = None,
     ) -> None:
         self.request = request
@@ -118,18 +118,22 @@ class RequestTables:
     def append_free(self, table: BlockTable, num_blocks: int) -> list[Block]:
         """Appends free blocks to a table, and returns them."""
         allocated = self._pool.allocate(num_blocks)
-        for index, block in enumerate(allocated, len(table)):
-            row = ("A", block.block_id, self.request.request_id, index)
-            self._pool.log.add(row, table.group)
+        if self._pool.log.active:
+            for index, block in enumerate(allocated, len(table)):
+                row = ("A", block.block_id, self.request.request_id, index)
+                self._pool.log.add(row, table.group)
         table.append(allocated)
         return allocated
 
     def _copy_on_write(self, table: BlockTable, index: int) -> None:
         (copy,) = self._pool.allocate(1)
         source = table.blocks[index]
-        self._block_ops.add(Copy(Slot.block(source.block_id), Slot.block(copy.block_id)))
-        row = ("C", copy.block_id, source.block_id, self.request.request_id)
-        self._pool.log.add(row, table.group)
+        self._block_ops.append(
+            Copy(Slot(SlotKind.BLOCK, source.block_id), Slot(SlotKind.BLOCK, copy.block_id))
+        )
+        if self._pool.log.active:
+            row = ("C", copy.block_id, source.block_id, self.request.request_id)
+            self._pool.log.add(row, table.group)
         self._pool.release([source])
         table.replace(index, copy)
 
@@ -156,8 +160,9 @@ class RequestTables:
         table.append(blocks)
 
     def log_share(self, table: BlockTable, block: Block) -> None:
-        row = ("S", block.block_id, self.request.request_id, block.ref_count)
-        self._pool.log.add(row, table.group)
+        if self._pool.log.active:
+            row = ("S", block.block_id, self.request.request_id, block.ref_count)
+            self._pool.log.add(row, table.group)
 
     # ---- giving back
 

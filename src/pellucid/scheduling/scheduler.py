@@ -6,12 +6,11 @@ from itertools import count
 
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.observing.events import Snapshot
-from pellucid.scheduling.ends import FinishReason, Taken
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.preemption import Preemption
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus, Taken
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
 from pellucid.scheduling.scheduler_output import NO_ROWS, ScheduledRequest, SchedulerOutput
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
@@ -58,7 +57,8 @@ class Scheduler:
         self._shares = FairShares()
         self._queues = RequestQueues(kv_cache_manager, self._shares)
         self._preemption = Preemption(kv_cache_manager, self._queues, self._shares, max_num_seqs)
-        self._events = SchedulingEvents(events or NoEvents(), kv_cache_manager)
+        self._sink = events or NoEvents()
+        self._events = SchedulingEvents(self._sink, kv_cache_manager)
         self._deadlines = RequestHeap()
         self._numbers = count()
         self._arrived: list[Request] = []  # since the last step, if anyone listens
@@ -101,7 +101,7 @@ class Scheduler:
             each.queue_key = (turn, next(self._numbers))
             if each.params.max_time is not None:
                 self._deadlines.push((each.deadline, each.queue_key[1]), each)
-        if self._events.active:
+        if self._sink.active:
             self._arrived.append(request)
         if self.use_kv_cache:
             self._queues.add(added)
@@ -128,7 +128,8 @@ class Scheduler:
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
-        self._events.begin_step(now)
+        if self._sink.active or self._events.is_recording:
+            self._events.begin_step(now)
         self._waits_to_read = None
         self._expire(now)
         ended = self._take_ended_ids()
@@ -159,7 +160,7 @@ class Scheduler:
                     self._continue(request, plan)
             elif head is not None:
                 head = waiting.first if self._admit(head, plan) else None
-        if self._events.active:
+        if self._sink.active:
             self._emit_queued()
             self._events.blocks()
         return plan.output(ended)
@@ -181,7 +182,7 @@ class Scheduler:
             taken: by request id, what the samplers take: right drafts, and one token more.
             now: seconds, for events.
         """
-        watched = self._events.active
+        watched = self._sink.active
         siblings = self._queues.siblings
         for scheduled in output.scheduled:
             request = self.requests[scheduled.request_id]
@@ -270,14 +271,17 @@ class Scheduler:
             read_id: of the `Read`.
             payloads: the contents of the blocks, up to the first one that the store does not have.
         """
-        request_id = self.kv_cache_manager.offload.reads.finish_reading(read_id, payloads)
+        offload = self.kv_cache_manager.offload
+        assert offload is not None
+        request_id = offload.reads.finish_reading(read_id, payloads)
         if request_id is not None:
             self._queues.finish_reading(request_id)
 
     def cancel_reading(self) -> None:
         """Returns all requests that wait for blocks from the prefix store to the queue, without these blocks."""
-        for read_id in self.kv_cache_manager.offload.reads.reading_ids():
-            self.finish_reading(read_id, ())
+        if (offload := self.kv_cache_manager.offload) is not None:
+            for read_id in offload.reads.reading_ids():
+                self.finish_reading(read_id, ())
 
     def draft(self, draft_token_ids: Mapping[str, Sequence[int]]) -> None:
         """Gives running requests guesses of their next tokens, for the next step alone.
@@ -331,7 +335,7 @@ class Scheduler:
                 self._forget_computed(request)
             if request.status is RequestStatus.WAITING:
                 self._queues.recall(request, len(self.running) < self.max_num_seqs)
-            if self._events.active and request.status is RequestStatus.RUNNING:
+            if self._sink.active and request.status is RequestStatus.RUNNING:
                 self._events.computed(request)
 
     def finish(
@@ -349,7 +353,7 @@ class Scheduler:
         request.stop_reason = stop_reason
         self._ended.append(request)
         self._ended_since_step.append(request)
-        if self._events.active:
+        if self._sink.active:
             self._events.finished(request)
 
     def take_ended(self) -> tuple[Request, ...]:
@@ -419,22 +423,24 @@ class Scheduler:
         if it has to stay first in the queue, so that no other request can be admitted."""
         manager, events = self.kv_cache_manager, self._events
         if manager.start_reading(request):
-            if events.active:
+            if self._sink.active:
                 events.blocked(request, "reading_prefix", 0, ())
-            if not manager.offload.reads.has_asked(request.request_id):
+            if not manager.is_reading(request):
                 self._waits_to_read = request
                 return False
             self._queues.read(request)
             return True
-        claims, num_seats = self._preemption.claims(), self._num_seats(plan)
-        if num_seats < 1 and not self._preemption.can_get_seat(request, claims):
-            if events.active:
+        num_seats = self._num_seats(plan)
+        if num_seats < 1 and not self._preemption.can_get_seat(request):
+            if self._sink.active:
                 events.blocked(request, "no_seats", 0, self.running)
             return False
         admission = manager.plan_admission(request)
-        victims = self._preemption.victims_to_admit(admission, num_seats, claims)
+        victims: list[Request] | None = []
+        if num_seats < 1 or admission.num_missing:
+            victims = self._preemption.victims_to_admit(admission, num_seats)
         if victims is None:
-            if events.active:
+            if self._sink.active:
                 events.blocked(request, "no_blocks", admission.num_missing, self.running)
             return False
         if request.params.prompt_logprobs is not None and not plan.extra_logits:
@@ -446,7 +452,7 @@ class Scheduler:
                     self._preempt(victim, request, plan)
                 self._take_blocks(victim, request)
             num_matched = manager.num_blocks(request)
-            match = manager.admit(admission)
+            match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
             self._errors[request.request_id] = error
             self.finish(request, FinishReason.ERROR, str(error))
@@ -455,7 +461,7 @@ class Scheduler:
         if request.num_processed_tokens == 0:
             request.num_cached_tokens = match.num_tokens
         self._queues.admit(request)
-        if events.active:
+        if self._sink.active:
             num_new = manager.num_blocks(request) - num_matched
             events.admitted(request, num_new, match)
         self._add(request, plan)
@@ -483,7 +489,7 @@ class Scheduler:
             if room == 0:
                 return
         states, state_slot = self.kv_cache_manager.states, 0
-        if states.exist:
+        if states is not None:
             state_slot = states.slot(request)
             to_snapshot = states.num_tokens_to_snapshot(request, start)
             if to_snapshot is not None:
@@ -540,7 +546,7 @@ class Scheduler:
             num_new = dropped.num_scheduled_tokens - dropped.num_recomputed_tokens
             self._shares.charge(request, -num_new)
         plan.preempted.append(request)
-        if self._events.active:
+        if self._sink.active:
             self._events.preempted(request, cause)
 
     def _take_blocks(self, victim: Request, request: Request) -> None:
@@ -553,8 +559,8 @@ class Scheduler:
         num_lost = max(0, victim.num_computed_tokens - manager.num_positions(victim))
         victim.num_computed_tokens -= num_lost
         self._queues.note_blocks(victim)
-        if self._events.active:
-            swapped = manager.offload.swapped.num_blocks(victim.request_id) > 0
+        if self._sink.active:
+            swapped = manager.num_swapped_blocks(victim) > 0
             self._events.tail_released(victim, num_lost, num_freed, swapped, request)
 
     def _part_siblings(self, leader: Request, samplers: Sequence[Request]) -> None:
@@ -565,7 +571,7 @@ class Scheduler:
             if follower in samplers and leader.status is not RequestStatus.FINISHED:
                 follower.num_computed_tokens = self.kv_cache_manager.fork(leader, follower)
                 self._queues.run(follower)
-                if self._events.active:
+                if self._sink.active:
                     self._events.forked(follower)
             else:  # on admission it finds the blocks that are still in the prefix cache
                 self._queues.queue(follower)

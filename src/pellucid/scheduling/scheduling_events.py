@@ -19,10 +19,9 @@ from pellucid.observing.events import (
     StateOps,
 )
 from pellucid.scheduling.block import Block
-from pellucid.scheduling.ends import FinishReason
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixMatch
-from pellucid.scheduling.request import Request, RequestStatus
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 
 STAT_SECONDS = 0.5  # between two events `stat`
@@ -66,15 +65,19 @@ class NoEvents:
 
 
 class SchedulingEvents:
-    """Emits the scheduler's events. The scheduler checks `active` before it calls any other method.
+    """Emits the scheduler's events. The scheduler calls it only if the sink is active.
 
     Args:
         sink: gets the events.
         kv_cache_manager: owns the blocks that events describe.
+
+    Attributes:
+        is_recording: whether there were subscribers at the last step.
     """
 
     def __init__(self, sink: EventSink, kv_cache_manager: KVCacheManager) -> None:
         self._sink = sink
+        self.is_recording = False
         self._manager = kv_cache_manager
         self._last_blocked: tuple[str, str] | None = None
         self._states: dict[str, RequestState] = {}  # as told; they begin with "waiting"
@@ -86,16 +89,13 @@ class SchedulingEvents:
         self._gaps: list[float] = []  # seconds between tokens
         self._token_times: dict[str, float] = {}  # of the last token of each request
 
-    @property
-    def active(self) -> bool:
-        return self._sink.active
-
     def snapshot(
         self, requests: Iterable[Request], as_of_seq: int, with_tokens: bool = False
     ) -> Snapshot:
         """All requests and blocks now. If steps are watched, later events report every change of a block."""
         pool = self._manager.block_pool
         self._record(self._sink.wants(Level.STEP))
+        self.is_recording = True
         blocked, reason = self._last_blocked or (None, None)
         return Snapshot(
             as_of_seq=as_of_seq,
@@ -183,8 +183,9 @@ class SchedulingEvents:
         }
 
     def begin_step(self, now: float) -> None:
-        """Begins or ends recording, depending on whether there are subscribers."""
+        """Begins or ends recording, depending on whether there are subscribers. Call it if there are, or were."""
         self._record(self._sink.wants(Level.STEP))
+        self.is_recording = self._sink.active
         if not self._sink.active:
             self._states.clear()
             self._token_times.clear()
@@ -196,7 +197,8 @@ class SchedulingEvents:
     def _record(self, active: bool) -> None:
         """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
         self._manager.block_pool.log.active = active
-        self._manager.states.pool.log.active = active
+        if self._manager.states is not None:
+            self._manager.states.pool.log.active = active
 
     def blocks(self) -> None:
         """What happened to blocks, and to snapshots of recurrent states, since the last call."""
@@ -211,6 +213,8 @@ class SchedulingEvents:
                     **self._block_counts(),
                 )
             )
+        if self._manager.states is None:
+            return
         snapshots = self._manager.states.pool
         ops, _ = snapshots.log.take()
         if ops:

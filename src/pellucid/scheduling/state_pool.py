@@ -90,7 +90,8 @@ class StatePool:
         """
         self._snapshots.move_to_end(block_hash)
         slot = self._snapshots[block_hash]
-        self.log.add(("U", slot, request_id, num_tokens))
+        if self.log.active:
+            self.log.add(("U", slot, request_id, num_tokens))
         return slot
 
     def add_snapshot(
@@ -120,7 +121,8 @@ class StatePool:
             self._of_outputs.add(block_hash)
         self.version += 1
         slot = self._snapshots[block_hash] = self._free_snapshots.pop()
-        self.log.add(("T", slot, request_id, num_tokens))
+        if self.log.active:
+            self.log.add(("T", slot, request_id, num_tokens))
         return slot
 
     def make_lasting(self, block_hash: bytes) -> None:
@@ -138,7 +140,8 @@ class StatePool:
         if (slot := self._snapshots.pop(block_hash, None)) is not None:
             self.version += 1
             self._free_snapshots.append(slot)
-            self.log.add(("E", slot, None, None))
+            if self.log.active:
+                self.log.add(("E", slot, None, None))
 
     def drop_snapshots(self) -> None:
         """Forgets all snapshots, because their contents are undefined."""

@@ -11,8 +11,7 @@ from pellucid.inputs.config import MAX_DRAFT_TOKENS, EngineConfig
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import DraftRound, DraftStep, Level, Speculating, to_us
 from pellucid.outputs import SpeculationStatistics
-from pellucid.scheduling.ends import Taken
-from pellucid.scheduling.request import Request
+from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.speculation.draft_comparison import compare_drafts
 from pellucid.speculation.draft_policy import DecodeStep, DraftOutcome, DraftPolicy, Verdict

@@ -17,7 +17,6 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self.is_empty = not stop
         self._children: list[dict[str, int]] = [{}]
         # Per node: its number of characters, which may turn out to begin a stop string
         self.depth = [0]
@@ -95,8 +94,6 @@ class StopStringMatcher:
         """Takes the next piece of text; returns what may be shown now. After a match always ""."""
         if self.matched is not None:
             return ""
-        if self._stop.is_empty:  # nothing to walk through
-            return text
         for index, char in enumerate(text):
             if self._reasoning is not None and self._reasoning.has(char):
                 self._node = 0

@@ -12,8 +12,9 @@ from pellucid.text.text_encoder import is_panic
 _LOCAL_DECODERS = {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
 
 
-class TokenBytes:
-    """What each token of a tokenizer adds to the text, in bytes, independent of its neighbours.
+class TokenBytes(dict[int, bytes]):
+    """What each token of a tokenizer adds to the text behind another one, in bytes, independent of its neighbours; b""
+    for an id that the tokenizer lacks. An entry is made when somebody asks for it.
 
     With it, text is the UTF-8 decoding of the tokens' bytes in a row, at once or token by token. Only the
     first token of a text may differ, because SentencePiece's decoders drop the space it begins with.
@@ -32,7 +33,6 @@ class TokenBytes:
         self._hf_tokenizer = hf_tokenizer
         self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
         self._byte_fallback = "ByteFallback" in kinds
-        self._cache: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
         allowed = {"ByteLevel", "Fuse"} if "ByteLevel" in kinds else _LOCAL_DECODERS
         for step in steps:
             strips_more = step["type"] == "Strip" and (step["start"] > 1 or step["stop"] > 0)
@@ -42,11 +42,9 @@ class TokenBytes:
                     " on nothing but whether it is the first"
                 )
 
-    def __getitem__(self, token_id: int) -> bytes:
-        """The bytes of a token that follows another one; b"" for an id that the tokenizer lacks."""
-        if token_id not in self._cache:
-            self._cache[token_id] = self._find(token_id)
-        return self._cache[token_id]
+    def __missing__(self, token_id: int) -> bytes:
+        found = self[token_id] = self._find(token_id)
+        return found
 
     def first(self, token_id: int) -> bytes:
         """The bytes of a token that begins a text."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as HfTokenizer
 
-from pellucid.inputs.conversation import Message, check_text
-from pellucid.inputs.parameter_checks import shown
+from pellucid.inputs.conversation import Message
+from pellucid.inputs.parameter_checks import check_text, shown
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.loading.stored_model import StoredTokenizer
 from pellucid.text.chat_encoding import ChatEncoder

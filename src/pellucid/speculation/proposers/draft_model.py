@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
-from pellucid.scheduling.block_ops import BlockOps
+from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import (
     ScheduledRequest,
@@ -46,8 +46,7 @@ class DraftBlocks(Protocol):
     """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs. Without a
     prefix cache, ids and numbers of computed tokens are all that it looks at."""
 
-    @property
-    def block_ops(self) -> BlockOps: ...
+    def take_block_ops(self) -> tuple[BlockOp, ...]: ...
     def allocate(self, request: Twin, num_tokens: int) -> bool: ...
     def block_tables(self, request: Twin) -> tuple[tuple[int, ...], ...]: ...
     def state_slot(self, request: Twin) -> int: ...
@@ -242,7 +241,7 @@ class DraftModel(Proposer):
         """Keeps the recurrent states of twins whose next step computes a draft."""
         for twin in twins:
             self._blocks.checkpoint(twin)
-        self._model_runner.transfer(self._blocks.block_ops.take())
+        self._model_runner.transfer(self._blocks.take_block_ops())
 
     def _step(self, twins: Sequence[Twin]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""
