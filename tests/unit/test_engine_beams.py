@@ -269,10 +269,10 @@ def test_beams_end_together_if_one_cannot_be_admitted_as_planned(
     manager = engine.scheduler.kv_cache_manager
     admit, errors = manager.admit, [BrokenPlanError("poisoned")]
 
-    def poisoned(plan: AdmissionPlan) -> PrefixMatch:
+    def poisoned(plan: AdmissionPlan, explains: bool) -> PrefixMatch:
         if errors:
             raise errors.pop()
-        return admit(plan)
+        return admit(plan, explains)
 
     monkeypatch.setattr(manager, "admit", poisoned)
     output = engine.add_request(PROMPT, PARAMS)

@@ -173,14 +173,15 @@ class EngineCore:
     def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
         """Has the judge decide on the sampled tokens, and records what the requests take of them."""
         times.sampled = now = self._clock()
-        result.errors.update(self.scheduler.take_errors())
+        result.errors.update(self.scheduler.errors)
         taken = self._judge.take(result, now)
         if self.speculation is not None:
             self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)
         if result.observations and self._observer is not None:
             self._observer.observe_tokens(result, taken, now)
         self.scheduler.update(output, taken, now)
-        self._judge.advance_searches(result, now)
+        if result.beam_candidates:
+            self._judge.advance_searches(result, now)
         self._save_blocks()
         return CoreOutput(output, taken, self.take_ended(), result.expert_bytes)
 

@@ -112,7 +112,7 @@ class RequestMaker:
         return PreparedRequest(
             prompt,
             params,
-            self._tokenizer.bad_words_token_ids(sampling.bad_words),
+            self._tokenizer.bad_words_token_ids(sampling.bad_words) if sampling.bad_words else (),
             StopStrings(sampling.stop) if sampling.stop else None,
             None if sampling.stop_in_reasoning else marks,
             None

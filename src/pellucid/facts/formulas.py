@@ -94,12 +94,11 @@ def _active_parameters(shape: ModelConfig, layers: Sequence[LayerConfig]) -> int
 def attention_pairs(start: int, end: int, window: int | None = None) -> int:
     """(query, key) pairs of the queries at positions start .. end - 1, each of which sees itself,
     everything before it, and at most `window` positions in all."""
-
-    def pairs_before(position: int) -> int:
-        within = min(position, window) if window is not None else position
-        return within * (within + 1) // 2 + (position - within) * within
-
-    return pairs_before(end) - pairs_before(start)
+    # Of the queries before `start`, and before `end`: those that see all, and those that see a whole window.
+    wide = start if window is None else min(start, window)
+    ends = end if window is None else min(end, window)
+    triangles = ends * (ends + 1) // 2 - wide * (wide + 1) // 2
+    return triangles + (end - ends) * ends - (start - wide) * wide
 
 
 class ForwardFlops:

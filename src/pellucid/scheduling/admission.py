@@ -6,8 +6,8 @@ from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import BlockOp, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_table import BlockTable
-from pellucid.scheduling.offload import BrokenPlanError, Offload
+from pellucid.scheduling.block_tables import BlockTable, RequestTables
+from pellucid.scheduling.offload import BrokenPlanError, Offload, PrefixReads
 from pellucid.scheduling.prefix_finder import (
     Extension,
     FoundPrefix,
@@ -18,7 +18,6 @@ from pellucid.scheduling.prefix_finder import (
 )
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.request_tables import RequestTables
 
 
 class AdmissionPlan(NamedTuple):
@@ -55,7 +54,6 @@ class Admission:
 
     Args:
         block_pool: owns the blocks.
-        offload: what is in the swap file, and what was read from the prefix store; None: there is neither.
         states: restores the recurrent states at the end of the blocks; None: the model has none.
         finder: finds the blocks.
         needs: says which blocks a token sees.
@@ -66,7 +64,6 @@ class Admission:
     def __init__(
         self,
         block_pool: BlockPool,
-        offload: Offload | None,
         states: RecurrentStates | None,
         finder: PrefixFinder,
         needs: BlockNeeds,
@@ -74,18 +71,15 @@ class Admission:
         seals_restored: bool,
     ) -> None:
         self._pool = block_pool
-        self._offload = offload
         self._states = states
         self._finder = finder
         self._needs = needs
         self._block_ops = block_ops
         self._seals_restored = seals_restored
 
-    def start_reading(self, tables: RequestTables) -> bool:
+    def start_reading(self, tables: RequestTables, reads: PrefixReads) -> bool:
         """`KVCacheManager.start_reading`."""
-        if self._offload is None:
-            return False
-        reads, request = self._offload.reads, tables.request
+        request = tables.request
         if not reads.has_prefix_store or reads.has_asked(request.request_id):
             return False
         num_found = self._finder.find(tables).num_tokens // self._needs.block_size
@@ -137,7 +131,9 @@ class Admission:
                 self._states.use_snapshot(tables.first, num_tokens)
         return num_tokens
 
-    def restore(self, tables: RequestTables, plan: AdmissionPlan) -> tuple[int, int]:
+    def restore(
+        self, tables: RequestTables, plan: AdmissionPlan, offload: Offload
+    ) -> tuple[int, int]:
         """Extends the tables of a request that holds the sealed blocks of its plan with the blocks behind them
         that were swapped out or read, if there is room. The request keeps no swap slots.
 
@@ -149,14 +145,12 @@ class Admission:
         """
         num_tokens, num_loaded_tokens = plan.prefix.num_tokens, 0
         restored = plan.prefix.restored
-        if self._offload is None:
-            return num_tokens, num_loaded_tokens
         if restored is not None and self._has_room(tables, restored):
             num_tokens = restored.num_tokens
-            num_loaded_tokens = self._extend(tables, restored, self._offload)
+            num_loaded_tokens = self._extend(tables, restored, offload)
             if self._states is not None:
                 self._states.restore(tables.first, num_tokens)
-        self._offload.drop(plan.request.request_id)
+        offload.drop(plan.request.request_id)
         return num_tokens, num_loaded_tokens
 
     def _has_room(self, tables: RequestTables, extension: Extension) -> bool:

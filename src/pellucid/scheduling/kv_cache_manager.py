@@ -8,13 +8,12 @@ from pellucid.scheduling.admission import Admission, AdmissionPlan
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import BlockOp, Save, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.block_tables import BlockTable, RequestTables
 from pellucid.scheduling.offload import BrokenPlanError, Offload
 from pellucid.scheduling.prefix_finder import PrefixFinder
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.recurrent_states import SNAPSHOT_TOKENS, RecurrentStates
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.request_tables import RequestTables
 from pellucid.scheduling.state_pool import StatePool
 
 
@@ -82,7 +81,6 @@ class KVCacheManager:
         )
         self._admission = Admission(
             block_pool,
-            offload,
             self.states,
             self._finder,
             self.needs,
@@ -175,7 +173,9 @@ class KVCacheManager:
             Whether the request has to wait: until its blocks have been read, or, if the limit of blocks
             to read is reached, until other requests have got theirs.
         """
-        return self._admission.start_reading(self._tables_of(request))
+        if self.offload is None:
+            return False
+        return self._admission.start_reading(self._tables_of(request), self.offload.reads)
 
     def is_reading(self, request: Request) -> bool:
         """Whether the prefix store reads blocks for a request, or has read some."""
@@ -220,7 +220,9 @@ class KVCacheManager:
             if self.states.lacks_slot(request):
                 raise BrokenPlanError("no slot is free for the request's recurrent states")
             self.states.ensure_slot(request)
-        num_tokens, num_loaded_tokens = self._admission.restore(tables, plan)
+        num_tokens, num_loaded_tokens = plan.prefix.num_tokens, 0
+        if self.offload is not None:
+            num_tokens, num_loaded_tokens = self._admission.restore(tables, plan, self.offload)
         miss = self._finder.explain_miss(tables, num_tokens) if explains else None
         if not self._allocate(tables, num_tokens, request.num_tokens):
             raise BrokenPlanError("fewer blocks are free than the request's admission needs")

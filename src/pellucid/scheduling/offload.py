@@ -19,7 +19,7 @@ from pellucid.scheduling.block_ops import (
     SwapIn,
     SwapOut,
 )
-from pellucid.scheduling.block_table import Place
+from pellucid.scheduling.block_tables import Place
 
 # What a slot held: its kind, and the hash of a block. Of states: the block at whose end they are.
 Contents: TypeAlias = tuple[SlotKind, bytes]

@@ -8,12 +8,11 @@ from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, SlotKind, SnapshotKey
 from pellucid.scheduling.block_pool import BlockPool
-from pellucid.scheduling.block_table import BlockTable, Place
+from pellucid.scheduling.block_tables import BlockTable, Place, RequestTables
 from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_index import MissReason, PrefixMiss
 from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.request_tables import RequestTables
 from pellucid.scheduling.state_pool import StatePool
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pellucid.scheduling.block_ops import BlockOp, Copy, Save, Slot, SlotKind
-from pellucid.scheduling.block_table import BlockTable
+from pellucid.scheduling.block_tables import BlockTable
 from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.state_pool import StatePool

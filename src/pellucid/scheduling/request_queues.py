@@ -4,6 +4,7 @@ import heapq
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 
 from pellucid.scheduling.fair_shares import FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -40,7 +41,7 @@ class RequestHeap:
         return self._entries[0][2] if self._entries else None
 
     def push(self, key: Key, request: Request) -> None:
-        assert request not in self
+        assert request.request_id not in self._valid
         number = self._valid[request.request_id] = next(self._numbers)
         heapq.heappush(self._entries, (key, number, request))
 
@@ -77,8 +78,9 @@ class WaitingRequests:
             yield from line
 
     @property
-    def callers(self) -> Iterable[str]:
-        return self._lines.keys()
+    def callers(self) -> list[str]:
+        """Those whose requests wait."""
+        return [*self._lines]
 
     @property
     def first(self) -> Request | None:
@@ -107,55 +109,52 @@ class Siblings:
     """Groups of requests with the same prompt. The first of a group leads it: only the leader is scheduled.
 
     A group lasts until its prompt is computed. If the leader ends before that, the next request leads.
+
+    Attributes:
+        groups: by the id of each request; two or more each.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, list[Request]] = {}  # by the id of each request; two or more each
-
-    def __bool__(self) -> bool:
-        """Whether there are any groups."""
-        return bool(self._groups)
+        self.groups: dict[str, list[Request]] = {}
 
     def add(self, requests: Sequence[Request]) -> None:
         """Makes a group of two or more requests; the first one leads it."""
-        if len(requests) > 1:
-            group = list(requests)
-            for request in group:
-                self._groups[request.request_id] = group
+        group = [*requests]
+        for request in requests:
+            self.groups[request.request_id] = group
 
     def followers(self, leader: Request) -> list[Request]:
-        group = self._groups.get(leader.request_id)
+        group = self.groups.get(leader.request_id)
         return group[1:] if group is not None and group[0] is leader else []
 
     def follows(self, request: Request) -> bool:
         """Whether a request waits for its leader."""
-        group = self._groups.get(request.request_id)
+        group = self.groups.get(request.request_id)
         return group is not None and group[0] is not request
 
     def leave(self, request: Request) -> Request | None:
         """Takes a request out of its group. Returns the new leader, if the request led others."""
-        group = self._groups.pop(request.request_id, None)
+        group = self.groups.pop(request.request_id, None)
         if group is None:
             return None
         led = group[0] is request
         group.remove(request)
         new_leader = group[0] if led else None
         if len(group) == 1:
-            del self._groups[group[0].request_id]
+            del self.groups[group[0].request_id]
         return new_leader
 
     def dissolve(self, requests: Iterable[Request]) -> list[Request]:
         """Ends the group of any of these requests. Returns those that were still following in it."""
         for request in requests:
-            if (group := self._groups.get(request.request_id)) is not None:
+            if (group := self.groups.get(request.request_id)) is not None:
                 for sibling in group:
-                    del self._groups[sibling.request_id]
+                    del self.groups[sibling.request_id]
                 return group[1:]
         return []
 
 
-def queue_key(request: Request) -> Key:
-    return request.queue_key
+queue_key = attrgetter("queue_key")  # which of a caller's requests comes first
 
 
 class RequestQueues:
@@ -202,11 +201,13 @@ class RequestQueues:
         """Adds requests with the same prompt: the first waits, the others follow it."""
         for request in requests:
             self._shares.join(request)
-        waiting = self.waiting.callers
-        if self._shares.is_contended and requests[0].caller not in waiting:
-            self._shares.begin_to_wait(requests[0].caller, [*waiting])
+        if self._shares.is_contended:
+            caller, waiting = requests[0].caller, self.waiting.callers
+            if caller not in waiting:
+                self._shares.begin_to_wait(caller, waiting)
         self._num_requests += len(requests)
-        self.siblings.add(requests)
+        if len(requests) > 1:
+            self.siblings.add(requests)
         self.queue(requests[0])
 
     def leave(self, request: Request) -> None:
@@ -218,7 +219,7 @@ class RequestQueues:
         self._reading.pop(request.request_id, None)
         self._parked.pop(request.request_id, None)
         self._holders.pop(request.request_id, None)
-        if (new_leader := self.siblings.leave(request)) is not None:
+        if self.siblings.groups and (new_leader := self.siblings.leave(request)) is not None:
             new_leader.max_computed_tokens = request.max_computed_tokens
             self.queue(new_leader)
         self._shares.leave(request)

@@ -11,7 +11,7 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.preemption import Preemption
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus, Taken
-from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, WaitingRequests
+from pellucid.scheduling.request_queues import RequestHeap, RequestQueues
 from pellucid.scheduling.scheduler_output import NO_ROWS, ScheduledRequest, SchedulerOutput
 from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
 from pellucid.scheduling.step_plan import StepPlan
@@ -38,6 +38,9 @@ class Scheduler:
 
     Attributes:
         requests: by id, those that have not ended, or have since the last step was scheduled.
+        running: in order of key.
+        waiting: the requests to be admitted, without those that wait for a sibling's prompt.
+        errors: why requests have ended in `schedule`, by id: their blocks were not what their admission counted on.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Scheduler:
         self.use_kv_cache = use_kv_cache
         self._shares = FairShares()
         self._queues = RequestQueues(kv_cache_manager, self._shares)
+        self.running: Sequence[Request] = self._queues.running
+        self.waiting = self._queues.waiting
         self._preemption = Preemption(kv_cache_manager, self._queues, self._shares, max_num_seqs)
         self._sink = events or NoEvents()
         self._events = SchedulingEvents(self._sink, kv_cache_manager)
@@ -65,21 +70,11 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self._ended: list[Request] = []  # since `take_ended`
         self._ended_since_step: list[Request] = []
-        self._errors: dict[str, Exception] = {}  # of requests that could not be admitted as planned
+        self.errors: dict[str, Exception] = {}
         self._has_drafts = False  # some running request may have some
         self._waits_to_read: Request | None = (
             None  # in the last step, because of the limit of blocks to read
         )
-
-    @property
-    def running(self) -> Sequence[Request]:
-        """In order of key."""
-        return self._queues.running
-
-    @property
-    def waiting(self) -> WaitingRequests:
-        """The requests to be admitted, without those that wait for a sibling's prompt."""
-        return self._queues.waiting
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -131,6 +126,7 @@ class Scheduler:
         if self._sink.active or self._events.is_recording:
             self._events.begin_step(now)
         self._waits_to_read = None
+        self.errors = {}
         self._expire(now)
         ended = self._take_ended_ids()
         plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
@@ -138,7 +134,7 @@ class Scheduler:
         # loses an output token.
         decodes: list[Request] = []
         others: deque[Request] = deque()
-        for request in self._queues.running:
+        for request in self.running:
             (decodes if request.is_decoding else others).append(request)
         turn = self._shares.turn
         if self._shares.is_contended:
@@ -151,7 +147,7 @@ class Scheduler:
             if plan.budget and request.status is RequestStatus.RUNNING:
                 self._continue(request, plan)
 
-        waiting = self._queues.waiting
+        waiting = self.waiting
         head = waiting.first
         while plan.budget and (others or head is not None):
             if others and (head is None or turn(others[0]) < turn(head)):
@@ -183,7 +179,7 @@ class Scheduler:
             now: seconds, for events.
         """
         watched = self._sink.active
-        siblings = self._queues.siblings
+        siblings = self._queues.siblings.groups
         for scheduled in output.scheduled:
             request = self.requests[scheduled.request_id]
             samplers = scheduled.samplers
@@ -292,7 +288,7 @@ class Scheduler:
         if not draft_token_ids and not self._has_drafts:
             return
         self._has_drafts = bool(draft_token_ids)
-        for request in self._queues.running:
+        for request in self.running:
             drafts = draft_token_ids.get(request.request_id, ())
             request.draft_token_ids = tuple(drafts) if request.may_have_drafts else ()
 
@@ -345,7 +341,7 @@ class Scheduler:
         if request.status is RequestStatus.FINISHED:
             return
         self._queues.leave(request)
-        if request in self._deadlines:
+        if request.params.max_time is not None:
             self._deadlines.remove(request)
         self.kv_cache_manager.forget(request)
         request.status = RequestStatus.FINISHED
@@ -361,12 +357,6 @@ class Scheduler:
         ended = tuple(self._ended)
         self._ended.clear()
         return ended
-
-    def take_errors(self) -> dict[str, Exception]:
-        """Why requests have ended in `schedule`, since the last call, by request id: their blocks were not what
-        their admission counted on."""
-        errors, self._errors = self._errors, {}
-        return errors
 
     def _take_ended_ids(self) -> tuple[str, ...]:
         """The ids of the requests that have ended since the last step, as far as execution knows of them."""
@@ -454,7 +444,7 @@ class Scheduler:
             num_matched = manager.num_blocks(request)
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
-            self._errors[request.request_id] = error
+            self.errors[request.request_id] = error
             self.finish(request, FinishReason.ERROR, str(error))
             return True
         request.num_computed_tokens = match.num_tokens
@@ -469,10 +459,10 @@ class Scheduler:
 
     def _emit_queued(self) -> None:
         """Emits, for each waiting request that has arrived since the last step, which requests it waits behind."""
-        first = self._queues.waiting.first
+        first = self.waiting.first
         for request in self._arrived:
-            if request is not first and request in self._queues.waiting:
-                self._events.queued(request, self._queues.waiting.first_of(request.caller), first)
+            if request is not first and request in self.waiting:
+                self._events.queued(request, self.waiting.first_of(request.caller), first)
         self._arrived.clear()
 
     def _add(self, request: Request, plan: StepPlan) -> None:
@@ -502,7 +492,7 @@ class Scheduler:
         if num_scheduled > room:
             num_scheduled, samplers = room, ()
             num_recomputed = min(num_recomputed, room)
-        elif self._queues.siblings and not request.is_beam:
+        elif self._queues.siblings.groups and not request.is_beam:
             for follower in self._queues.siblings.followers(request)[: self._num_seats(plan)]:
                 plan.introduce(follower)
                 samplers += (follower.request_id,)
