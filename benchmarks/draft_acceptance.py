@@ -36,12 +36,12 @@ def logits_of(model: LoadedModel, token_ids: list[int]) -> np.ndarray:
     rows = range(len(token_ids))
     tables = (tuple(range(num_blocks)),)
     scheduled = ScheduledRequest(
-        "text", 0, rows.stop, token_ids, 0, 0, (), rows.stop, tables, 0, prompt_logprob_rows=rows
+        "text", 0, rows.stop, token_ids, 0, 0, (), rows.stop, 0, prompt_logprob_rows=rows
     )
     started = StartedRequest("text", tuple(token_ids), SamplingParams(), seed=0)
     runner = ModelRunner(model.decoder, kv_cache, BLOCK_SIZE, Sampler())
     runner.follow(SchedulerOutput(started=(started,)))
-    return np.asarray(runner.execute([scheduled]).rows)
+    return np.asarray(runner.execute([scheduled], [tables]).rows)
 
 
 def main() -> None:

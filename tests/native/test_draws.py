@@ -212,7 +212,7 @@ def test_drafts_count_as_text() -> None:
             start, known = len(request.prompt_token_ids), len(request.output_token_ids)
             token_ids = [*request.output_token_ids, *drafts]
             end = start + len(token_ids)
-            state.follow(ScheduledRequest("r", start, end, token_ids, 0, 4, ("r",), start, (), 0))
+            state.follow(ScheduledRequest("r", start, end, token_ids, 0, 4, ("r",), start, 0))
             assert state.num_output_tokens == known
             logits = rng.normal(0, 2, (5, vocab_size)).astype(np.float32)
             table = DrawTable()

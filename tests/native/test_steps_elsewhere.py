@@ -20,7 +20,7 @@ from pellucid.loaded_model import load_model
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.scheduler_output import BlockIds, ScheduledRequest, SchedulerOutput
 from pellucid.speculation.proposers.proposer import Proposer
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeClock
@@ -45,8 +45,8 @@ def compute_steps(connection: Connection, config: EngineConfig) -> None:
                 runner.follow(output)
             case "transfer", ops:
                 runner.transfer(ops)
-            case "execute", scheduled_requests:
-                computed = runner.execute(scheduled_requests)
+            case "execute", share:
+                computed = runner.execute(*share)
             case "sample", scheduled_requests:
                 result = runner.sample(scheduled_requests, computed)
                 connection.send_bytes(pickle.dumps(result))
@@ -66,8 +66,10 @@ class RemoteRunner:
     def transfer(self, ops: Sequence[BlockOp]) -> None:
         self._send("transfer", ops)
 
-    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> str:
-        self._send("execute", scheduled_requests)
+    def execute(
+        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+    ) -> str:
+        self._send("execute", (scheduled_requests, block_tables))
         return "computed there"
 
     def sample(

@@ -22,7 +22,7 @@ from pellucid.scheduling.block_ops import (
     SwapOut,
 )
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import BlockIds, ScheduledRequest
 
 Slots = dict[int, int]  # offset -> digest
 
@@ -106,9 +106,9 @@ class FakeBlocks:
             assert isinstance(contents, int)
             self.states[slot.id] = contents
 
-    def compute(self, request: Request, share: ScheduledRequest) -> None:
+    def compute(self, request: Request, share: ScheduledRequest, tables: BlockIds) -> None:
         digests = _digests(request, share.end)
-        for table, window in zip(share.block_tables, self.windows, strict=True):
+        for table, window in zip(tables, self.windows, strict=True):
             for position in range(first_seen(share.start, window), share.start):
                 assert self._read(table, position) == digests[position], (
                     f"{request.request_id} at {position}"

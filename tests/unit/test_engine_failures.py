@@ -1,5 +1,7 @@
 """Failures end the request that they belong to, with a reason; the engine and other requests go on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,7 +73,8 @@ def test_a_sampler_that_fails_on_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("part", ["detokenizer", "stop_strings"])
 def test_text_that_cannot_be_made(part: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake_engine()
-    outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2)]
+    params = replace(PARAMS, stop="\N{SNOWMAN}")
+    outputs = [engine.add_request([index] * 9, params) for index in (1, 2)]
     engine.step()
     poisoned = engine._completions.unfinished[f"{outputs[0].request_id}/0"]
     monkeypatch.setattr(getattr(poisoned, part), method, explode)
@@ -152,9 +155,7 @@ def test_a_plan_of_admission_that_cannot_be_kept_ends_its_request(
 ) -> None:
     """Nobody frees the blocks that the second request needs, though it is told that it has them."""
     engine = fake_engine(context_length=48, num_kv_blocks=3, block_size=16)
-    monkeypatch.setattr(
-        engine.scheduler._preemption, "victims_to_admit", lambda plan, num_seats: []
-    )
+    monkeypatch.setattr(engine.scheduler._preemption, "victims_to_admit", lambda *_: [])
     first, second = (engine.add_request([index] * 30, PARAMS) for index in (1, 2))
     run(engine)
     check_failed(second, "fewer blocks are free than the request's admission needs")

@@ -251,8 +251,8 @@ class Trace:
         assert output.num_tokens <= scheduler.max_num_batched_tokens
         assert len({share.request_id for share in output.scheduled}) == len(output.scheduled)
         sampled, delivered = {}, []
-        for share in output.scheduled:
-            self.blocks.compute(scheduler.requests[share.request_id], share)
+        for share, tables in zip(output.scheduled, output.block_tables, strict=True):
+            self.blocks.compute(scheduler.requests[share.request_id], share, tables)
             for sampler in map(scheduler.requests.__getitem__, share.samplers):
                 assert sampler.num_tokens == share.end
                 if sampler.is_beam:
@@ -276,7 +276,7 @@ class Trace:
         """Notes a decision, and checks that each log-probability of a prompt is asked for once."""
         num_extra = sum(share.num_extra_logits for share in output.scheduled)
         assert num_extra <= self.scheduler.max_extra_logits
-        for share in output.scheduled:
+        for share, tables in zip(output.scheduled, output.block_tables, strict=True):
             name, rows = share.request_id, share.prompt_logprob_rows
             first = self.num_logprobs.get(name, 0)
             assert not rows or first == share.start + rows.start
@@ -284,7 +284,7 @@ class Trace:
             self.counts["tokens"] += share.num_scheduled_tokens
             self.counts["again"] += share.num_recomputed_tokens
             counts = share.num_scheduled_tokens, share.num_recomputed_tokens, share.num_draft_tokens
-            places = share.block_tables, share.state_slot
+            places = tables, share.state_slot
             self.seen.append((name, share.start, *counts, [*share.samplers], *places))
         self.counts["steps"] += 1
         self.counts["preempted"] += len(output.preempted)

@@ -279,9 +279,8 @@ def advance(manager, request, *ends, blocks=None):
             name, num_prompt_tokens = request.request_id, request.num_prompt_tokens
             blocks.compute(
                 request,
-                ScheduledRequest(
-                    name, start, end, token_ids, 0, 0, (), num_prompt_tokens, tables, slot
-                ),
+                ScheduledRequest(name, start, end, token_ids, 0, 0, (), num_prompt_tokens, slot),
+                tables,
             )
         manager.seal(request, start)
         if blocks is not None:

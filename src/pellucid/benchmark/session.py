@@ -138,7 +138,7 @@ class Session:
         start = self._clock()
         while scheduler.has_unfinished_requests and len(steps) < max_steps:
             step = core.step()
-            steps.append(step.scheduled.scheduled)
+            steps.append(step.scheduled)
             expert_bytes += step.expert_bytes
         return Run(self._clock() - start, tuple(steps), expert_bytes)
 

@@ -60,12 +60,14 @@ class CoreOutput(NamedTuple):
 
     Attributes:
         scheduled: what it computed.
+        preempted: the ids of running requests that had to make room for it.
         taken: by request id, the tokens that it added, in the order of the step.
         ended: the requests that ended with it, or since the step before.
         expert_bytes: bytes of the experts' weights that it read.
     """
 
-    scheduled: SchedulerOutput
+    scheduled: tuple[ScheduledRequest, ...]
+    preempted: Sequence[str]
     taken: Mapping[str, Taken]
     ended: Sequence[Request]
     expert_bytes: int
@@ -159,7 +161,7 @@ class EngineCore:
         """Runs the forward; None: nothing was scheduled."""
         if not output.scheduled:
             return None
-        computed = self.model_runner.execute(output.scheduled)
+        computed = self.model_runner.execute(output.scheduled, output.block_tables)
         times.executed = self._clock()
         return computed
 
@@ -183,7 +185,8 @@ class EngineCore:
         if result.beam_candidates:
             self._judge.advance_searches(result, now)
         self._save_blocks()
-        return CoreOutput(output, taken, self.take_ended(), result.expert_bytes)
+        ended = self.take_ended()
+        return CoreOutput(output.scheduled, output.preempted, taken, ended, result.expert_bytes)
 
     def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
         """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the

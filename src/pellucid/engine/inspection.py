@@ -295,7 +295,7 @@ class Inspector:
             begin = time.perf_counter()
             self._runner.follow(SchedulerOutput(started=(started,)))
             try:
-                computed = self._runner.execute([scheduled])
+                computed = self._runner.execute([scheduled], [self._manager.block_tables(request)])
             finally:
                 self._runner.follow(SchedulerOutput(ended=(request.request_id,)))
             cost = _cost(scheduled, time.perf_counter() - begin)
@@ -312,12 +312,10 @@ class Inspector:
         request = self._request(answer)
         with self._blocks_for(request) as scheduled:
             started = time.perf_counter()
-            batch = build_forward_batch([scheduled], self._manager.block_size)
+            tables = self._manager.block_tables(request)
+            batch = build_forward_batch([scheduled], [tables], self._manager.block_size)
             decoder.forward(batch, self._cache)
-            blocks = [
-                [self._read_block(block_id) for block_id in table]
-                for table in scheduled.block_tables
-            ]
+            blocks = [[self._read_block(block_id) for block_id in table] for table in tables]
             cost = _cost(scheduled, time.perf_counter() - started)
         return SeenAttention(
             dict(zip(self._places, capture.calls, strict=True)),
@@ -379,7 +377,6 @@ class Inspector:
                 num_draft_tokens=0,
                 samplers=(request.request_id,),
                 num_prompt_tokens=request.num_prompt_tokens,
-                block_tables=manager.block_tables(request),
                 state_slot=manager.state_slot(request),
             )
         finally:

@@ -140,10 +140,10 @@ class StepRecorder:
     def end_step(self, step: CoreOutput, now: float) -> None:
         """Records that the text of a step has been made at `now`. The ledgers of requests that ended with it are
         still open."""
-        output, times = step.scheduled, self._times
+        times = self._times
         times.emitted = now
-        self._ledgers.step(times, self._works, output.preempted, self._left_out)
-        for scheduled in output.scheduled:
+        self._ledgers.step(times, self._works, step.preempted, self._left_out)
+        for scheduled in step.scheduled:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
         if self._works and self._bus.active and self._bus.wants(Level.STEP):

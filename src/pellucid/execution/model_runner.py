@@ -16,7 +16,12 @@ from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import SampledToken, Sampler, TokenLogprobs
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.block_ops import BlockOp
-from pellucid.scheduling.scheduler_output import BeamCandidate, ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.scheduler_output import (
+    BeamCandidate,
+    BlockIds,
+    ScheduledRequest,
+    SchedulerOutput,
+)
 
 
 @dataclass(frozen=True)
@@ -115,11 +120,13 @@ class ModelRunner:
         """
         self._block_transfer.run(ops)
 
-    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
-        """Computes the requests of one step, at least one."""
+    def execute(
+        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+    ) -> ComputedStep:
+        """Computes the requests of one step, at least one, over the blocks of each."""
         for scheduled in scheduled_requests:
             self._states[scheduled.request_id].follow(scheduled)
-        batch = build_forward_batch(scheduled_requests, self.block_size)
+        batch = build_forward_batch(scheduled_requests, block_tables, self.block_size)
         if self.decoder.draws_tokens:
             return self._execute_and_draw(batch, scheduled_requests)
         logits = self.decoder.step(batch, self.kv_cache)

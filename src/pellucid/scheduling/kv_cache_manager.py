@@ -14,6 +14,7 @@ from pellucid.scheduling.prefix_finder import PrefixFinder
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.recurrent_states import SNAPSHOT_TOKENS, RecurrentStates
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import BlockIds
 from pellucid.scheduling.state_pool import StatePool
 
 
@@ -91,8 +92,7 @@ class KVCacheManager:
 
     # ---- queries
 
-    def block_tables(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """The ids of a request's blocks in each group; -1 for a block that has left the window and was freed."""
+    def block_tables(self, request: Request) -> BlockIds:
         return tuple([table.block_ids for table in self._tables_of(request).by_group])
 
     def state_slot(self, request: Request) -> int:

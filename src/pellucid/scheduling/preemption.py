@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pellucid.scheduling.admission import AdmissionPlan
 from pellucid.scheduling.fair_shares import Claims, FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Key, Request, RequestStatus
@@ -56,14 +55,21 @@ class Preemption:
             return max(running, key=rank)
         return victim
 
-    def victims_to_admit(self, plan: AdmissionPlan, num_seats: int) -> list[Request] | None:
+    def victims_to_admit(
+        self,
+        request: Request,
+        num_missing: int,
+        num_seats: int,
+        num_reclaimable: Callable[[Request], int],
+    ) -> list[Request] | None:
         """The requests that give blocks or a seat to the first waiting request; None if it has to wait.
 
         Args:
-            plan: of its admission.
+            num_missing: free blocks that its admission needs besides those there are.
             num_seats: that are free.
+            num_reclaimable: how many blocks it could be given if a victim gave all of its own back.
         """
-        request, num_missing, claims = plan.request, plan.num_missing, self._claims()
+        claims = self._claims()
         all_running = self._queues.running
         alone = not all_running  # then the whole pool is there for it, and it fits
         holders = [
@@ -80,7 +86,7 @@ class Preemption:
             if victim.status is RequestStatus.RUNNING:
                 num_seats += 1
             victims.append(victim)
-            num_missing -= self._kv_cache_manager.num_reclaimable(plan, victim)
+            num_missing -= num_reclaimable(victim)
         return victims if alone or (num_seats > 0 and num_missing <= 0) else None
 
     def can_get_seat(self, request: Request) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from pellucid.inputs.config import PRIORITY_SECONDS
@@ -159,7 +160,15 @@ class Scheduler:
         if self._sink.active:
             self._emit_queued()
             self._events.blocks()
-        return plan.output(ended)
+        scheduled = tuple(plan.scheduled.values())
+        block_tables, requests = self.kv_cache_manager.block_tables, self.requests
+        return SchedulerOutput(
+            scheduled,
+            tuple([block_tables(requests[each.request_id]) for each in scheduled]),
+            tuple(plan.started),
+            ended,
+            tuple([request.request_id for request in plan.preempted]),
+        )
 
     def update(
         self,
@@ -428,7 +437,11 @@ class Scheduler:
         admission = manager.plan_admission(request)
         victims: list[Request] | None = []
         if num_seats < 1 or admission.num_missing:
-            victims = self._preemption.victims_to_admit(admission, num_seats)
+            reclaimable = partial(manager.num_reclaimable, admission)
+            num_missing = admission.num_missing
+            victims = self._preemption.victims_to_admit(
+                request, num_missing, num_seats, reclaimable
+            )
         if victims is None:
             if self._sink.active:
                 events.blocked(request, "no_blocks", admission.num_missing, self.running)
@@ -513,10 +526,10 @@ class Scheduler:
                 num_drafts,
                 samplers,
                 len(request.prompt_token_ids),
-                self.kv_cache_manager.block_tables(request),
                 state_slot,
                 bool(request.output_token_ids) and not num_recomputed,
                 prompt_rows,
+                num_blocks=self.kv_cache_manager.num_blocks(request),
             )
         )
 

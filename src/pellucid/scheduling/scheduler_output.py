@@ -5,11 +5,13 @@ The scheduler decides it, execution carries it out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
 
 NO_ROWS = range(0)
+# The ids of a request's blocks in each group of layers; -1 for a block that has left the window and was freed.
+BlockIds: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class TokenGrammar(Protocol):
@@ -86,12 +88,12 @@ class ScheduledRequest(NamedTuple):
             reach the request's last token, else the request's, and those of its siblings if they have been waiting
             for this prompt.
         num_prompt_tokens: of the request.
-        block_tables: the request's block table in each group of layers.
         state_slot: where its recurrent states are; 0 where the model has none.
         is_decoding: as in `Request`.
         prompt_logprob_rows: the rows, counted from the first, whose prompt log-probabilities are to be given.
         num_guessed_tokens: how many tokens before the drafts, the last ones, a later step may replace by others: in a
             draft model, its own drafts.
+        num_blocks: that the request holds, of all groups, for its metrics.
     """
 
     request_id: str
@@ -102,17 +104,11 @@ class ScheduledRequest(NamedTuple):
     num_draft_tokens: int
     samplers: tuple[str, ...]
     num_prompt_tokens: int
-    block_tables: tuple[tuple[int, ...], ...]
     state_slot: int
     is_decoding: bool = False
     prompt_logprob_rows: range = NO_ROWS
     num_guessed_tokens: int = 0
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of all groups that the request holds."""
-        num_freed = sum([table.count(-1) for table in self.block_tables if table[0] == -1])
-        return sum(map(len, self.block_tables)) - num_freed
+    num_blocks: int = 0
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -159,6 +155,7 @@ class SchedulerOutput:
 
     Attributes:
         scheduled: each request at most once.
+        block_tables: of each of these, in each group of layers.
         started: the requests that this step is the first to schedule or to sample for, and those whose output so far
             was exchanged for another (beams).
         ended: the ids of requests that have ended since the last step. A request that has started may have the same id.
@@ -166,6 +163,7 @@ class SchedulerOutput:
     """
 
     scheduled: tuple[ScheduledRequest, ...] = ()
+    block_tables: tuple[BlockIds, ...] = ()
     started: tuple[StartedRequest, ...] = ()
     ended: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()

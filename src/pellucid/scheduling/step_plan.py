@@ -1,7 +1,7 @@
 """A step while the scheduler decides on it."""
 
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StartedRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest, StartedRequest
 
 
 class StepPlan:
@@ -15,6 +15,8 @@ class StepPlan:
         budget: tokens that may still be scheduled.
         draft_budget: drafts that may still be scheduled without taking another decode's place.
         extra_logits: rows of logits that may still be asked for, beside one for each request.
+        scheduled: what each request has been given so far, by its id.
+        started: requests that execution does not know yet.
         num_reserved_seats: siblings that will be running when the step has been computed.
         preempted: who had to make room so far.
     """
@@ -24,11 +26,11 @@ class StepPlan:
         self.extra_logits = num_extra_logits
         self.num_reserved_seats = 0
         self.preempted: list[Request] = []
-        self._scheduled: dict[str, ScheduledRequest] = {}
-        self._started: list[StartedRequest] = []
+        self.scheduled: dict[str, ScheduledRequest] = {}
+        self.started: list[StartedRequest] = []
 
     def add(self, scheduled: ScheduledRequest) -> None:
-        self._scheduled[scheduled.request_id] = scheduled
+        self.scheduled[scheduled.request_id] = scheduled
         num_scheduled_tokens = scheduled.end - scheduled.start
         self.budget -= num_scheduled_tokens
         if num_scheduled_tokens > 1:  # most steps are decodes of one token each
@@ -40,11 +42,11 @@ class StepPlan:
     def introduce(self, request: Request) -> None:
         """Tells execution of a request that it does not know yet."""
         request.is_introduced = True
-        self._started.append(request.started())
+        self.started.append(request.started())
 
     def drop(self, request: Request) -> ScheduledRequest | None:
         """Takes back what the request has been given in this step, if anything, and returns it."""
-        scheduled = self._scheduled.pop(request.request_id, None)
+        scheduled = self.scheduled.pop(request.request_id, None)
         if scheduled is not None:
             self.budget += scheduled.num_scheduled_tokens
             self.draft_budget += scheduled.num_draft_tokens
@@ -52,16 +54,3 @@ class StepPlan:
             if scheduled.samplers:
                 self.num_reserved_seats -= len(scheduled.samplers) - 1
         return scheduled
-
-    def output(self, ended: tuple[str, ...]) -> SchedulerOutput:
-        """The step.
-
-        Args:
-            ended: the ids of requests that have ended, and that execution knows.
-        """
-        return SchedulerOutput(
-            tuple(self._scheduled.values()),
-            tuple(self._started),
-            ended,
-            tuple([request.request_id for request in self.preempted]),
-        )

@@ -9,6 +9,7 @@ from pellucid.execution.model_runner import ModelRunner
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler_output import (
+    BlockIds,
     ScheduledRequest,
     SchedulerOutput,
     StartedRequest,
@@ -48,7 +49,7 @@ class DraftBlocks(Protocol):
 
     def take_block_ops(self) -> tuple[BlockOp, ...]: ...
     def allocate(self, request: Twin, num_tokens: int) -> bool: ...
-    def block_tables(self, request: Twin) -> tuple[tuple[int, ...], ...]: ...
+    def block_tables(self, request: Twin) -> BlockIds: ...
     def state_slot(self, request: Twin) -> int: ...
     def checkpoint(self, request: Twin) -> None: ...
     def rewind(self, request: Twin, num_tokens: int) -> int: ...
@@ -219,7 +220,8 @@ class DraftModel(Proposer):
                 chunks[name] = self._scheduled(twin, budget, samples=False)
                 budget = 0
         if chunks:
-            self._model_runner.execute([*chunks.values()])
+            tables = [self._blocks.block_tables(twins[name]) for name in chunks]
+            self._model_runner.execute([*chunks.values()], tables)
             for name, chunk in chunks.items():
                 twins[name].num_computed_tokens = chunk.end
                 self._blocks.free_out_of_window(twins[name])
@@ -249,7 +251,8 @@ class DraftModel(Proposer):
             self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
             for twin in twins
         ]
-        computed = self._model_runner.execute(scheduled)
+        tables = [self._blocks.block_tables(twin) for twin in twins]
+        computed = self._model_runner.execute(scheduled, tables)
         result = self._model_runner.sample(scheduled, computed)
         for logits, twin in zip(computed.rows, twins, strict=True):
             twin.num_computed_tokens = twin.num_tokens
@@ -271,7 +274,6 @@ class DraftModel(Proposer):
             num_draft_tokens=0,
             samplers=(twin.request_id,) if samples else (),
             num_prompt_tokens=twin.request.num_prompt_tokens,
-            block_tables=self._blocks.block_tables(twin),
             state_slot=self._blocks.state_slot(twin),
             num_guessed_tokens=twin.num_guessed_tokens,
         )
