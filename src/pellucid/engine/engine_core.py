@@ -152,8 +152,7 @@ class EngineCore:
     def _move(self) -> None:
         """Moves blocks as scheduled."""
         try:
-            if ops := self._kv_cache_manager.take_block_ops():
-                self.model_runner.transfer(ops)
+            self.model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             raise _BlocksLostError from error
 
@@ -201,8 +200,7 @@ class EngineCore:
         ends all requests.
         """
         try:
-            if ops := self._kv_cache_manager.take_block_ops():
-                self.model_runner.transfer(ops)
+            self.model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             _log.exception("blocks could not be saved")
             if self._kv_cache_manager.states is not None:

@@ -118,7 +118,8 @@ class ModelRunner:
         Raises:
             OSError: the swap file cannot be read or written.
         """
-        self._block_transfer.run(ops)
+        if ops:
+            self._block_transfer.run(ops)
 
     def execute(
         self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
