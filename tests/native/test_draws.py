@@ -92,7 +92,7 @@ def defined(logits: np.ndarray, request: Request, drafts: Sequence[int] = ()) ->
         output_token_ids=[*request.output_token_ids, *drafts],
         seed=request.seed,
         stream=request.index,
-        stop_token_ids=request.stop_token_ids,
+        stop_token_ids=request.end_rule.stop_token_ids,
         bad_words_token_ids=request.bad_words_token_ids,
     )
     try:
