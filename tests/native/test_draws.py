@@ -342,5 +342,4 @@ def test_an_unknown_parameter_is_left_to_the_sampler(
         engine.add_request("Once upon a time", params)
         while engine.has_unfinished_requests:
             engine.step()
-        assert len(sampled) == 3
-        assert all((drawn is not None) == is_drawn for drawn in sampled)
+        assert sampled == ([] if is_drawn else [None] * 3)

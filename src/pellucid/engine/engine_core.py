@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import ComputedStep, ModelRunner, StepResult
 from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.observing.event_bus import EventBus
@@ -33,25 +34,6 @@ class Judge(Protocol):
 
     def advance_searches(self, result: StepResult, now: float) -> None:
         """Gives parked beams their tokens, once `Scheduler.update` has recorded the step."""
-        ...
-
-
-class StepObserver(Protocol):
-    """Is told what a step does, between its parts."""
-
-    def observe_schedule(
-        self, scheduled: Sequence[ScheduledRequest], running: Sequence[Request], times: StepTimes
-    ) -> None:
-        """A step has been scheduled.
-
-        Args:
-            running: the running requests, including those that got no tokens in this step.
-            times: of the step: each part that ends stores its time there.
-        """
-        ...
-
-    def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
-        """Tokens that a subscriber watches have been sampled at `now`; the scheduler has not appended them yet."""
         ...
 
 
@@ -86,7 +68,7 @@ class EngineCore:
         judge: decides which tokens requests take.
         events: tells whether a subscriber wants tokens.
         clock: seconds, monotonic.
-        observer: is told what steps do; None: nobody is.
+        recorder: is told what steps do; None: nobody is.
         prefix_store: reads blocks from disk; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
     """
@@ -98,7 +80,7 @@ class EngineCore:
         judge: Judge,
         events: EventBus,
         clock: Callable[[], float],
-        observer: StepObserver | None = None,
+        recorder: StepRecorder | None = None,
         prefix_store: DiskPrefixStore | None = None,
         speculation: Speculation | None = None,
     ) -> None:
@@ -109,7 +91,7 @@ class EngineCore:
         self._judge = judge
         self._events = events
         self._clock = clock
-        self._observer = observer
+        self._recorder = recorder
         self._kv_cache_manager = scheduler.kv_cache_manager
 
     def step(self) -> CoreOutput:
@@ -144,8 +126,8 @@ class EngineCore:
             times.drafting = self.speculation.drafting_seconds
         output = self.scheduler.schedule(times.started)
         self.model_runner.follow(output)
-        if self._observer is not None:
-            self._observer.observe_schedule(output.scheduled, self.scheduler.running, times)
+        if self._recorder is not None:
+            self._recorder.observe_schedule(output.scheduled, self.scheduler.running, times)
         times.scheduled = times.executed = self._clock()
         return output
 
@@ -178,8 +160,8 @@ class EngineCore:
         taken = self._judge.take(result, now)
         if self.speculation is not None:
             self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)
-        if result.observations and self._observer is not None:
-            self._observer.observe_tokens(result, taken, now)
+        if result.observations and self._recorder is not None:
+            self._recorder.observe_tokens(result, taken, now)
         self.scheduler.update(output, taken, now)
         if result.beam_candidates:
             self._judge.advance_searches(result, now)

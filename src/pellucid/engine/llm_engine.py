@@ -334,7 +334,7 @@ class LLMEngine:
         step = self._core.step()
         deltas = self._completions.deltas(step.taken, step.ended)
         now = self.clock()
-        self._recorder.end_step(step, now)
+        self._recorder.end_step(step.scheduled, step.preempted, step.expert_bytes, now)
         return deltas + self._completions.close(step.ended, now)
 
     def abort(self, request_id: str) -> list[CompletionDelta]:

@@ -3,7 +3,6 @@
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
-from pellucid.engine.engine_core import CoreOutput
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
@@ -137,19 +136,25 @@ class StepRecorder:
                     token_chosen(request, position, source, observations[index], show, itl_us)
                 )
 
-    def end_step(self, step: CoreOutput, now: float) -> None:
+    def end_step(
+        self,
+        scheduled_requests: Sequence[ScheduledRequest],
+        preempted: Sequence[str],
+        expert_bytes: int,
+        now: float,
+    ) -> None:
         """Records that the text of a step has been made at `now`. The ledgers of requests that ended with it are
         still open."""
         times = self._times
         times.emitted = now
-        self._ledgers.step(times, self._works, step.preempted, self._left_out)
-        for scheduled in step.scheduled:
+        self._ledgers.step(times, self._works, preempted, self._left_out)
+        for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
         if self._works and self._bus.active and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = times.started - last
-            self._bus.emit(self._costs.step(self._works, times, idle, step.expert_bytes))
+            self._bus.emit(self._costs.step(self._works, times, idle, expert_bytes))
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:
