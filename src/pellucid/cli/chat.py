@@ -13,17 +13,8 @@ import typer
 from pellucid.cli.chat_session import ChatSession
 from pellucid.cli.generation import load
 from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, EXIT_INTERRUPTED, note
+from pellucid.cli.parsing import options
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, System, Think
-from pellucid.cli.parsing.options import (
-    MAX_TOKENS,
-    AnswerOptions,
-    ModelOptions,
-    PrefixCacheOptions,
-    Quiet,
-    SpeculationOptions,
-    Verbose,
-    token_limit,
-)
 from pellucid.cli.parsing.panels import argument
 from pellucid.progress import understands_escapes
 
@@ -45,13 +36,13 @@ def chat(
     *,
     system: System = None,
     think: Think = None,
-    max_tokens: Annotated[int | None, MAX_TOKENS] = None,
-    answer_options: AnswerOptions,
-    model_options: ModelOptions,
-    prefix_cache_options: PrefixCacheOptions,
-    speculation_options: SpeculationOptions,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    max_tokens: Annotated[int | None, options.MAX_TOKENS] = None,
+    answer_options: options.AnswerOptions,
+    model_options: options.ModelOptions,
+    prefix_cache_options: options.PrefixCacheOptions,
+    speculation_options: options.SpeculationOptions,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Talk with a model.
 
@@ -67,7 +58,7 @@ def chat(
             **words.settings(model_options, prefix_cache_options, speculation_options),
             "max_num_seqs": 1,
         },
-        {**answer_options.given(), "max_tokens": token_limit(max_tokens)},
+        {**answer_options.given(), "max_tokens": options.token_limit(max_tokens)},
         quiet=quiet,
         shows_memory=verbose,
     )

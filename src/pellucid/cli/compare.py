@@ -18,16 +18,8 @@ from pellucid.cli.output.terminal import (
     note_facts,
     wrapped,
 )
+from pellucid.cli.parsing import options
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.parsing.options import (
-    MAX_TOKENS,
-    IgnoreEos,
-    Json,
-    ModelOptions,
-    Quiet,
-    SamplingOptions,
-    token_limit,
-)
 from pellucid.inputs.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -42,13 +34,13 @@ def compare(
     words: ModelAndPrompt,
     *,
     prompt_options: PromptOptions,
-    max_tokens: Annotated[int, MAX_TOKENS] = 128,
-    ignore_eos: IgnoreEos = False,
-    sampling_options: SamplingOptions,
-    model_options: ModelOptions,
+    max_tokens: Annotated[int, options.MAX_TOKENS] = 128,
+    ignore_eos: options.IgnoreEos = False,
+    sampling_options: options.SamplingOptions,
+    model_options: options.ModelOptions,
     plot: Plot = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Show what the KV cache saves.
 
@@ -70,7 +62,7 @@ def compare(
         },
         {
             **sampling_options.given(),
-            "max_tokens": token_limit(max_tokens),
+            "max_tokens": options.token_limit(max_tokens),
             "ignore_eos": ignore_eos,
             "logprobs": 0,  # of the chosen tokens, to compare
         },

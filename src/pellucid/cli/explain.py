@@ -10,14 +10,8 @@ from pellucid.cli.generation import count_tokens, load
 from pellucid.cli.output.json_output import print_json
 from pellucid.cli.output.summary import answer_facts
 from pellucid.cli.output.terminal import EXIT_BY_FINISH_REASON, note_facts
+from pellucid.cli.parsing import options
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.parsing.options import (
-    MAX_TOKENS,
-    AnswerOptions,
-    Json,
-    ModelOptions,
-    token_limit,
-)
 from pellucid.cli.parsing.panels import Panel
 from pellucid.progress import progress
 
@@ -28,14 +22,14 @@ def explain(
     words: ModelAndPrompt,
     *,
     prompt_options: PromptOptions,
-    max_tokens: Annotated[int, MAX_TOKENS] = 64,
-    answer_options: AnswerOptions,
-    model_options: ModelOptions,
+    max_tokens: Annotated[int, options.MAX_TOKENS] = 64,
+    answer_options: options.AnswerOptions,
+    model_options: options.ModelOptions,
     events: Path | None = RECORDING.option("FILE", "Recording that pellucid run --events wrote."),
     request: str | None = RECORDING.option(
         "ID", "The request of the recording to explain.", show_default="the only one"
     ),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Show where a request's time went.
 
@@ -54,7 +48,7 @@ def explain(
     else:
         if request is not None:
             raise ValueError(f"--request {request}: needs --events FILE")
-        given = {**answer_options.given(), "max_tokens": token_limit(max_tokens)}
+        given = {**answer_options.given(), "max_tokens": options.token_limit(max_tokens)}
         explanation, finish_reason = _from_run(words, prompt_options, model_options, given)
         status = EXIT_BY_FINISH_REASON[finish_reason]
     if json:
@@ -67,7 +61,7 @@ def explain(
 def _from_run(
     words: ModelAndPrompt,
     prompt_options: PromptOptions,
-    model_options: ModelOptions,
+    model_options: options.ModelOptions,
     given: dict[str, object],
 ) -> tuple[Explanation, str]:
     """What happened, and how it ended."""

@@ -13,20 +13,8 @@ from pellucid.cli.generation import count_answer, count_tokens, load, stream_ans
 from pellucid.cli.output.json_output import print_json, request_object
 from pellucid.cli.output.summary import answer_facts, brief_facts
 from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
+from pellucid.cli.parsing import options
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
-from pellucid.cli.parsing.options import (
-    MAX_TOKENS,
-    AnswerOptions,
-    BeamOptions,
-    Json,
-    ModelOptions,
-    PrefixCacheOptions,
-    Quiet,
-    SpeculationOptions,
-    Verbose,
-    beam_search_params,
-    token_limit,
-)
 from pellucid.cli.parsing.panels import MODEL, OUTPUT
 from pellucid.inputs.beam_search_params import RequestParams
 from pellucid.inputs.prompts import ChatPrompt
@@ -41,24 +29,24 @@ def run(
     words: ModelAndPrompt,
     *,
     prompt_options: PromptOptions,
-    max_tokens: Annotated[int | None, MAX_TOKENS] = None,
-    answer_options: AnswerOptions,
-    beam_options: BeamOptions,
-    model_options: ModelOptions,
-    speculation_options: SpeculationOptions,
+    max_tokens: Annotated[int | None, options.MAX_TOKENS] = None,
+    answer_options: options.AnswerOptions,
+    beam_options: options.BeamOptions,
+    model_options: options.ModelOptions,
+    speculation_options: options.SpeculationOptions,
     no_kv_cache: bool = MODEL.flag(
         "Compute the whole text again for each token, as a naive loop does.", "--no-kv-cache"
     ),
-    prefix_cache_options: PrefixCacheOptions,
+    prefix_cache_options: options.PrefixCacheOptions,
     logprobs: int | None = OUTPUT.option(
         "K", "With --json: log-probabilities of each token and of the K likeliest tokens."
     ),
     events: Path | None = OUTPUT.option(
         "FILE", "Record every event, one JSON object a line, for pellucid explain --events."
     ),
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Answer one prompt.
 
@@ -77,7 +65,7 @@ def run(
     }
     given = {
         **answer_options.given(),
-        "max_tokens": token_limit(max_tokens),
+        "max_tokens": options.token_limit(max_tokens),
         "logprobs": logprobs,
     }
     search = beam_options.search(given)
@@ -94,7 +82,7 @@ def run(
         prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
         params: RequestParams = sampling_params
         if search is not None:
-            params = beam_search_params(search, sampling_params)
+            params = options.beam_search_params(search, sampling_params)
         if max_tokens is None and isinstance(prompt, str):
             params = replace(params, max_tokens=MAX_TOKENS_OF_RAW_TEXT)
         if json:

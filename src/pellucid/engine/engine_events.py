@@ -18,21 +18,8 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
 from pellucid.memory.memory_plan import MemoryPlan
+from pellucid.observing import events
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import (
-    Hello,
-    HelloDevice,
-    HelloKV,
-    HelloLimits,
-    HelloModel,
-    Load,
-    RequestAdded,
-    RequestLedger,
-    Step,
-    Token,
-    TokenSource,
-    to_us,
-)
 from pellucid.observing.ledger import Ledger, Part, StepTimes, Work
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
@@ -55,7 +42,7 @@ def hello(
     plan: MemoryPlan,
     ceilings: Ceilings | None,
     age_us: int,
-) -> Hello:
+) -> events.Hello:
     """The event `hello`, which describes an engine; made once for each engine.
 
     Args:
@@ -64,11 +51,11 @@ def hello(
     """
     model_config = model.config
     attention = model_config.attentions[0]
-    return Hello(
+    return events.Hello(
         boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
-        t0_unix_us=to_us(time.time()) - age_us,
+        t0_unix_us=events.to_us(time.time()) - age_us,
         engine=f"pellucid {__version__}",
-        model=HelloModel(
+        model=events.HelloModel(
             name=model.name,
             n_layers=model_config.num_layers,
             n_q=attention.num_heads,
@@ -79,21 +66,21 @@ def hello(
             dtype=engine_config.quantization,
             layer_kinds=tuple(_layer_kind(layer) for layer in model_config.layers),
         ),
-        kv=HelloKV(
+        kv=events.HelloKV(
             block_tok=plan.block_size,
             n_blocks=plan.num_blocks,
             block_bytes=plan.bytes_per_block,
             dtype=engine_config.kv_cache_dtype,
             windows=tuple(window or 0 for window in plan.block_needs.windows),
         ),
-        device=HelloDevice(
+        device=events.HelloDevice(
             name=platform.machine(),
             backend=model.backend.name,
             threads=engine_config.num_threads,
             bw_bytes_s=ceilings.bandwidth_bytes_per_second if ceilings else None,
             flops_s=ceilings.flops_per_second if ceilings else None,
         ),
-        limits=HelloLimits(
+        limits=events.HelloLimits(
             max_seqs=engine_config.max_num_seqs,
             max_batched_tok=engine_config.max_num_batched_tokens,
             max_model_tok=plan.max_model_len,
@@ -122,22 +109,22 @@ def report_progress(bus: EventBus, model: str | None, on_progress: Progress | No
         if on_progress is not None:
             on_progress(done, total)
         if bus.active:
-            duration = to_us(time.monotonic() - started)
-            bus.emit(Load("read", model or "bundled", done, total, duration))
+            duration = events.to_us(time.monotonic() - started)
+            bus.emit(events.Load("read", model or "bundled", done, total, duration))
 
     return report
 
 
 def request_added(
     request: Request, parent_id: str, arrive_us: int, with_prompt: bool
-) -> RequestAdded:
+) -> events.RequestAdded:
     """The event of a generation that has been queued.
 
     Args:
         parent_id: the caller's request, of which this generation is a completion.
         arrive_us: since the engine's start.
     """
-    return RequestAdded(
+    return events.RequestAdded(
         req=request.request_id,
         prompt_tok=request.num_prompt_tokens,
         max_new_tok=request.max_tokens,
@@ -149,10 +136,10 @@ def request_added(
     )
 
 
-def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
+def request_ledger(request_id: str, ledger: Ledger) -> events.RequestLedger:
     """The event of a ledger, in whole microseconds, which add up as well."""
-    parts = {part: to_us(ledger.seconds(part)) for part in Part}
-    return RequestLedger(
+    parts = {part: events.to_us(ledger.seconds(part)) for part in Part}
+    return events.RequestLedger(
         req=request_id,
         queue_us=parts[Part.QUEUE],
         tokenize_us=parts[Part.TOKENIZE],
@@ -166,12 +153,12 @@ def request_ledger(request_id: str, ledger: Ledger) -> RequestLedger:
         other_us=parts[Part.OTHER],
         total_us=sum(parts.values()),
         lost_tok=ledger.num_recomputed_tokens,
-        stalled_by=tuple((other, to_us(seconds)) for other, seconds in ledger.stalled_by),
-        blocked_by=tuple((other, to_us(seconds)) for other, seconds in ledger.blocked_by),
+        stalled_by=tuple((other, events.to_us(seconds)) for other, seconds in ledger.stalled_by),
+        blocked_by=tuple((other, events.to_us(seconds)) for other, seconds in ledger.blocked_by),
     )
 
 
-def token_source(index: int, num_tokens: int, num_drafts: int) -> TokenSource:
+def token_source(index: int, num_tokens: int, num_drafts: int) -> events.TokenSource:
     """Where a token of a step came from. All tokens but the last one were drafts.
 
     Args:
@@ -186,11 +173,11 @@ def token_source(index: int, num_tokens: int, num_drafts: int) -> TokenSource:
 def token_chosen(
     request: Request,
     position: int,
-    source: TokenSource,
+    source: events.TokenSource,
     observation: TokenObservation,
     show: Callable[[int], str],
     itl_us: int | None,
-) -> Token:
+) -> events.Token:
     """The event of a sampled token, before it is appended to its request.
 
     Args:
@@ -202,7 +189,7 @@ def token_chosen(
     def candidate(entry: TokenLogprob) -> tuple[int, str, float, float]:
         return entry.token_id, show(entry.token_id), entry.logprob, _final_probability(entry)
 
-    return Token(
+    return events.Token(
         req=request.request_id,
         pos=position,
         id=chosen.token_id,
@@ -249,7 +236,7 @@ class StepCosts:
 
     def step(
         self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
-    ) -> Step:
+    ) -> events.Step:
         """The event of a step that has ended and read `expert_bytes` of experts' weights."""
         flops = sum(work.flops for work in works)
         weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
@@ -263,23 +250,23 @@ class StepCosts:
             compute = flops / self._ceilings.flops_per_second
             memory = (weight_bytes + kv_bytes) / self._ceilings.bandwidth_bytes_per_second
             bound = "compute" if compute > memory else "memory"
-            predicted = to_us(max(compute, memory))
-        return Step(
+            predicted = events.to_us(max(compute, memory))
+        return events.Step(
             kind=_kind(works),
             batch=tuple((work.request_id, work.end - work.start, work.end) for work in works),
             budget_tok=self._budget,
-            sched_us=to_us(times.scheduled - times.started),
-            fwd_us=to_us(times.executed - times.scheduled),
-            sample_us=to_us(times.sampled - times.executed),
-            emit_us=to_us(times.emitted - times.sampled),
-            idle_us=to_us(idle_seconds),
+            sched_us=events.to_us(times.scheduled - times.started),
+            fwd_us=events.to_us(times.executed - times.scheduled),
+            sample_us=events.to_us(times.sampled - times.executed),
+            emit_us=events.to_us(times.emitted - times.sampled),
+            idle_us=events.to_us(idle_seconds),
             flops=flops,
             w_bytes=weight_bytes,
             kv_read_bytes=round(kv_bytes - kv_write_bytes),
             kv_write_bytes=round(kv_write_bytes),
             bound=bound,
             pred_us=predicted,
-            draft_us=to_us(times.drafting) or None,
+            draft_us=events.to_us(times.drafting) or None,
         )
 
 

@@ -6,16 +6,9 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import Windows, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    NORM_AND_ROPE_KEYS,
-    SLIDING_PATTERN,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-    sliding_pattern,
-)
 from pellucid.models.olmo import POST_NORM_WEIGHTS, PostNormDecoder
 from pellucid.models.rope_config import FULL, every_nth_full, read_rope
 
@@ -46,9 +39,9 @@ def _ropes(
     return [rope if window is not None else None for window in windows]
 
 
-def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
-    values = {"sliding_window": None, **llama_like_values(metadata)}
-    return {**values, **sliding_pattern(metadata)}
+def _gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    values = {"sliding_window": None, **gguf.llama_like_values(metadata)}
+    return {**values, **gguf.sliding_pattern(metadata)}
 
 
 EXAONE4 = Family(
@@ -57,5 +50,7 @@ EXAONE4 = Family(
     read_config=_read_config,
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
-    gguf=GgufFamily("exaone4", NORM_AND_ROPE_KEYS | {WINDOW, SLIDING_PATTERN}, _gguf_config),
+    gguf=GgufFamily(
+        "exaone4", gguf.NORM_AND_ROPE_KEYS | {gguf.WINDOW, gguf.SLIDING_PATTERN}, _gguf_config
+    ),
 )

@@ -13,32 +13,9 @@ from typing import Any
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
-from pellucid.models.config_json import (
-    RopesReader,
-    Windows,
-    WindowsReader,
-    attention_biases,
-    llama_like,
-    mixed_windows,
-    ropes_by_window,
-    same_rope,
-)
+from pellucid.models import config_json
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    ATTENTION_SCALE,
-    CONTEXT,
-    NORM_AND_ROPE_KEYS,
-    RMS_EPSILON,
-    ROPE_BASE,
-    ROPE_DIM,
-    ROPE_SCALING,
-    ROPE_SCALING_FACTOR,
-    SLIDING_PATTERN,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-    sliding_pattern,
-)
 from pellucid.models.layers import RMSNorm
 from pellucid.models.llama import LlamaDecoder, LlamaLayer
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
@@ -93,10 +70,10 @@ def _read_gemma(config: JsonObject) -> ModelConfig:
     # The official releases say gelu, and were trained with its approximation.
     if config.values.get("hidden_act") == "gelu":
         config = config.with_values(hidden_act="gelu_pytorch_tanh")
-    model = llama_like(
+    model = config_json.llama_like(
         config,
         activation="hidden_act",
-        attention=attention_biases(config),
+        attention=config_json.attention_biases(config),
     )
     return replace(model, embedding_scale=math.sqrt(model.hidden_size))
 
@@ -105,7 +82,7 @@ def _read_gemma2(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
         windows=_gemma2_windows,
-        ropes=same_rope,
+        ropes=config_json.same_rope,
         attention={"softcap": config.optional_number("attn_logit_softcapping")},
     )
 
@@ -114,7 +91,7 @@ def _read_gemma3(config: JsonObject) -> ModelConfig:
     return _gemma(
         config,
         windows=_gemma3_windows,
-        ropes=partial(ropes_by_window, sliding_theta_key="rope_local_base_freq"),
+        ropes=partial(config_json.ropes_by_window, sliding_theta_key="rope_local_base_freq"),
         attention={"qk_norm": "head"},
     )
 
@@ -122,19 +99,19 @@ def _read_gemma3(config: JsonObject) -> ModelConfig:
 def _gemma(
     config: JsonObject,
     *,
-    windows: WindowsReader,
-    ropes: RopesReader,
+    windows: config_json.WindowsReader,
+    ropes: config_json.RopesReader,
     attention: Mapping[str, Any],
 ) -> ModelConfig:
     _check_causal(config)
-    model = llama_like(
+    model = config_json.llama_like(
         config,
         activation="hidden_activation",
         windows=windows,
         ropes=ropes,
         attention={
             "scale": config.number("query_pre_attn_scalar") ** -0.5,
-            **attention_biases(config),
+            **config_json.attention_biases(config),
             **attention,
         },
     )
@@ -153,12 +130,12 @@ def _check_causal(config: JsonObject) -> None:
         )
 
 
-def _gemma2_windows(config: JsonObject, num_layers: int, period: int = 2) -> Windows:
+def _gemma2_windows(config: JsonObject, num_layers: int, period: int = 2) -> config_json.Windows:
     window = config.optional_integer("sliding_window")
-    return mixed_windows(config, window, every_nth_full(num_layers, period))
+    return config_json.mixed_windows(config, window, every_nth_full(num_layers, period))
 
 
-def _gemma3_windows(config: JsonObject, num_layers: int) -> Windows:
+def _gemma3_windows(config: JsonObject, num_layers: int) -> config_json.Windows:
     return _gemma2_windows(config, num_layers, config.integer("sliding_window_pattern", 6))
 
 
@@ -171,8 +148,8 @@ _SCALED_CONTEXT = 131_072
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
 
-def _gguf_gemma2(metadata: GgufMetadata) -> dict[str, Any]:
-    values = llama_like_values(metadata)
+def _gguf_gemma2(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    values = gguf.llama_like_values(metadata)
     return {
         **values,
         "query_pre_attn_scalar": _query_scalar(metadata, values, _GEMMA2_27B_LAYERS),
@@ -180,10 +157,10 @@ def _gguf_gemma2(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
-    if metadata.get(RMS_EPSILON) is None:
+def _gguf_gemma3(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    if metadata.get(gguf.RMS_EPSILON) is None:
         metadata = _with_what_ollama_takes_for_granted(metadata)
-    values = llama_like_values(metadata)
+    values = gguf.llama_like_values(metadata)
     base = metadata.optional_number(_SLIDING_ROPE_BASE) or 10_000.0
     values["rope_parameters"] = {
         FULL: {"rope_theta": 1e6, **values["rope_parameters"]},
@@ -193,21 +170,28 @@ def _gguf_gemma3(metadata: GgufMetadata) -> dict[str, Any]:
         **values,
         "query_pre_attn_scalar": _query_scalar(metadata, values, _GEMMA3_27B_LAYERS),
         **metadata.given(final_logit_softcapping=_LOGITS_SOFTCAP),
-        **sliding_pattern(metadata),
+        **gguf.sliding_pattern(metadata),
     }
 
 
-def _with_what_ollama_takes_for_granted(metadata: GgufMetadata) -> GgufMetadata:
+def _with_what_ollama_takes_for_granted(metadata: gguf.GgufMetadata) -> gguf.GgufMetadata:
     """Ollama's first converter left out what is the same for all models of the family, and the scaling of those
     with a context of 131,072."""
-    metadata = metadata.with_value(RMS_EPSILON, 1e-6)
-    if metadata.get(ROPE_SCALING) is None and metadata.integer(CONTEXT) >= _SCALED_CONTEXT:
-        metadata = metadata.with_value(ROPE_SCALING, "linear").with_value(ROPE_SCALING_FACTOR, 8.0)
+    metadata = metadata.with_value(gguf.RMS_EPSILON, 1e-6)
+    if (
+        metadata.get(gguf.ROPE_SCALING) is None
+        and metadata.integer(gguf.CONTEXT) >= _SCALED_CONTEXT
+    ):
+        metadata = metadata.with_value(gguf.ROPE_SCALING, "linear").with_value(
+            gguf.ROPE_SCALING_FACTOR, 8.0
+        )
     return metadata
 
 
-def _query_scalar(metadata: GgufMetadata, values: Mapping[str, Any], layers_of_27b: int) -> float:
-    if (scale := metadata.optional_number(ATTENTION_SCALE)) is not None:
+def _query_scalar(
+    metadata: gguf.GgufMetadata, values: Mapping[str, Any], layers_of_27b: int
+) -> float:
+    if (scale := metadata.optional_number(gguf.ATTENTION_SCALE)) is not None:
         return scale**-2
     if values["num_hidden_layers"] == layers_of_27b:
         return float(values["hidden_size"] // values["num_attention_heads"])
@@ -220,7 +204,11 @@ GEMMA = Family(
     read_config=_read_gemma,
     decoder=LlamaDecoder,
     weights=with_offset(LLAMA_WEIGHTS, 1.0),
-    gguf=GgufFamily("gemma", frozenset({RMS_EPSILON, ROPE_DIM, ROPE_BASE}), llama_like_values),
+    gguf=GgufFamily(
+        "gemma",
+        frozenset({gguf.RMS_EPSILON, gguf.ROPE_DIM, gguf.ROPE_BASE}),
+        gguf.llama_like_values,
+    ),
 )
 
 GEMMA2 = Family(
@@ -232,7 +220,15 @@ GEMMA2 = Family(
     gguf=GgufFamily(
         "gemma2",
         frozenset(
-            {RMS_EPSILON, WINDOW, _SOFTCAP, _LOGITS_SOFTCAP, ATTENTION_SCALE, ROPE_DIM, ROPE_BASE}
+            {
+                gguf.RMS_EPSILON,
+                gguf.WINDOW,
+                _SOFTCAP,
+                _LOGITS_SOFTCAP,
+                gguf.ATTENTION_SCALE,
+                gguf.ROPE_DIM,
+                gguf.ROPE_BASE,
+            }
         ),
         _gguf_gemma2,
     ),
@@ -246,8 +242,14 @@ GEMMA3 = Family(
     weights=with_offset({**SANDWICH_WEIGHTS, **QK_NORM_WEIGHTS}, 1.0),
     gguf=GgufFamily(
         "gemma3",
-        NORM_AND_ROPE_KEYS
-        | {WINDOW, _LOGITS_SOFTCAP, ATTENTION_SCALE, _SLIDING_ROPE_BASE, SLIDING_PATTERN},
+        gguf.NORM_AND_ROPE_KEYS
+        | {
+            gguf.WINDOW,
+            _LOGITS_SOFTCAP,
+            gguf.ATTENTION_SCALE,
+            _SLIDING_ROPE_BASE,
+            gguf.SLIDING_PATTERN,
+        },
         _gguf_gemma3,
     ),
 )

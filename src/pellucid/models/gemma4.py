@@ -12,14 +12,7 @@ from typing import Any
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
-from pellucid.models.config_json import (
-    Windows,
-    attention_biases,
-    llama_like,
-    mixed_windows,
-    read_activation,
-    ropes_by_window,
-)
+from pellucid.models import config_json
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SANDWICH_WEIGHTS
 from pellucid.models.gguf_metadata import (
@@ -186,15 +179,15 @@ def _read_config(config: JsonObject) -> ModelConfig:
             "use_bidirectional_attention", 'text must see what is before it: "vision" or null'
         )
 
-    def windows(config: JsonObject, num_layers: int) -> Windows:
+    def windows(config: JsonObject, num_layers: int) -> config_json.Windows:
         sliding = config.integer("sliding_window")
-        mixed = mixed_windows(config, sliding, every_nth_full(num_layers, _PERIOD))
+        mixed = config_json.mixed_windows(config, sliding, every_nth_full(num_layers, _PERIOD))
         return (*mixed[:-1], None)  # the last layer is full, whatever config.json says
 
     def ropes(
-        config: JsonObject, head_dim: int, max_position: int, windows: Windows
+        config: JsonObject, head_dim: int, max_position: int, windows: config_json.Windows
     ) -> Sequence[RopeConfig | None]:
-        return ropes_by_window(
+        return config_json.ropes_by_window(
             config,
             head_dim,
             max_position,
@@ -203,7 +196,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
             sliding_theta_key="rope_local_base_freq",
         )
 
-    model = llama_like(
+    model = config_json.llama_like(
         config,
         activation="hidden_activation",
         windows=windows,
@@ -212,7 +205,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
             "scale": 1.0,
             "qk_norm": "head",
             "v_norm": True,
-            **attention_biases(config),
+            **config_json.attention_biases(config),
         },
     )
     embedding_size = 0
@@ -238,7 +231,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
     )
 
 
-def _full_heads(config: JsonObject, windows: Windows) -> dict[str, int]:
+def _full_heads(config: JsonObject, windows: config_json.Windows) -> dict[str, int]:
     """Head dim and number of kv-heads of the layers that see all tokens.
 
     Published checkpoints have a key for each; transformers 5.23 saves what single layers have instead.
@@ -320,7 +313,7 @@ def _read_experts(config: JsonObject) -> ExpertsConfig | None:
         num_experts,
         config.integer("top_k_experts", maximum=num_experts),
         config.integer("moe_intermediate_size"),
-        read_activation(config, "hidden_activation"),
+        config_json.read_activation(config, "hidden_activation"),
         expert_scales=True,
     )
 

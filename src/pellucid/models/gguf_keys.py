@@ -5,24 +5,19 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from pellucid.models.gguf_metadata import (
-    BLOCK_COUNT,
-    CONTEXT,
-    EMBEDDING,
-    FEED_FORWARD,
-    HEAD_DIM,
-    HEADS,
-    KEY_LENGTH,
-    KV_HEADS,
-    VALUE_LENGTH,
-    YARN_LOG_MULTIPLIER,
-    GgufMetadata,
-)
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.unused_parts import IMAGES, UNUSED_PARTS
 
 # Keys of all families.
-_SIZES = {BLOCK_COUNT, CONTEXT, EMBEDDING, FEED_FORWARD, HEADS, KV_HEADS}
-_SIZES |= {KEY_LENGTH, VALUE_LENGTH, HEAD_DIM}
+_SIZES = {
+    gguf.BLOCK_COUNT,
+    gguf.CONTEXT,
+    gguf.EMBEDDING,
+    gguf.FEED_FORWARD,
+    gguf.HEADS,
+    gguf.KV_HEADS,
+}
+_SIZES |= {gguf.KEY_LENGTH, gguf.VALUE_LENGTH, gguf.HEAD_DIM}
 # Keys that no decoder reads. The sections of rope of three axes are of positions that text has once.
 _NOTES = {
     "vocab_size",
@@ -50,7 +45,7 @@ _NO_EFFECT: Mapping[str, float] = {
     "norm_top_k_prob": True,
     "residual_scale": 1,
     "rope.scale_linear": 1,
-    YARN_LOG_MULTIPLIER: 0,
+    gguf.YARN_LOG_MULTIPLIER: 0,
 }
 # What stands before keys that say nothing about the arithmetic. A key with another prefix may say that the
 # weights are transformed, as "prism.hadamard.weight_names" does.
@@ -59,7 +54,7 @@ _LEFT_OVER = "keys of other models"
 
 
 def check_keys(
-    metadata: GgufMetadata, known: frozenset[str], left_over: frozenset[str]
+    metadata: gguf.GgufMetadata, known: frozenset[str], left_over: frozenset[str]
 ) -> Counter[str]:
     """How many keys belong to parts that are left out, by the part's name.
 

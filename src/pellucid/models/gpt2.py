@@ -6,20 +6,9 @@ from typing import Any
 from pellucid.backends.ops import Array, ForwardBatch, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, MLPConfig, ModelConfig
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import MAX_LAYERS, even_share, read_activation, read_bos_token_id
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    BLOCK_COUNT,
-    CONTEXT,
-    EMBEDDING,
-    EPSILON,
-    FEED_FORWARD,
-    HEADS,
-    KEY_LENGTH,
-    KV_HEADS,
-    VALUE_LENGTH,
-    GgufMetadata,
-)
 from pellucid.models.llama import LayerNormDecoder
 from pellucid.models.stored_weights import StoredWeight, Transposed, in_layers, stored
 
@@ -75,22 +64,22 @@ def _read_config(config: JsonObject) -> ModelConfig:
     )
 
 
-def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     """config.json of GPT-2."""
-    for key in (KV_HEADS, KEY_LENGTH, VALUE_LENGTH):
-        expected = metadata.integer(HEADS)
-        if key != KV_HEADS:
-            expected = metadata.integer(EMBEDDING) // expected
+    for key in (gguf.KV_HEADS, gguf.KEY_LENGTH, gguf.VALUE_LENGTH):
+        expected = metadata.integer(gguf.HEADS)
+        if key != gguf.KV_HEADS:
+            expected = metadata.integer(gguf.EMBEDDING) // expected
         if metadata.get(key, expected) != expected:
             raise metadata.error(key, f"must be {expected}")
     return {
         **metadata.model_values(),
-        "n_embd": metadata.integer(EMBEDDING),
-        "n_inner": metadata.integer(FEED_FORWARD),
-        "n_layer": metadata.integer(BLOCK_COUNT),
-        "n_head": metadata.integer(HEADS),
-        "n_positions": metadata.integer(CONTEXT),
-        "layer_norm_epsilon": metadata.number(EPSILON),
+        "n_embd": metadata.integer(gguf.EMBEDDING),
+        "n_inner": metadata.integer(gguf.FEED_FORWARD),
+        "n_layer": metadata.integer(gguf.BLOCK_COUNT),
+        "n_head": metadata.integer(gguf.HEADS),
+        "n_positions": metadata.integer(gguf.CONTEXT),
+        "layer_norm_epsilon": metadata.number(gguf.EPSILON),
     }
 
 
@@ -120,5 +109,5 @@ GPT2 = Family(
     weights=_WEIGHTS,
     prefix="transformer.",
     unused=r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",  # masks, known from the definition
-    gguf=GgufFamily("gpt2", frozenset({EPSILON}), _gguf_config),
+    gguf=GgufFamily("gpt2", frozenset({gguf.EPSILON}), _gguf_config),
 )

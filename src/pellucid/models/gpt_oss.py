@@ -8,25 +8,11 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
+from pellucid.models import gguf_metadata as gguf
+from pellucid.models import mixture
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    FEED_FORWARD,
-    LLAMA_KEYS,
-    ROPE_SCALING,
-    ROPE_SCALING_FACTOR,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-)
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import (
-    EXPERT_KEYS,
-    all_sparse,
-    gguf_expert_width,
-    gguf_experts,
-    read_experts,
-)
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -51,7 +37,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
         windows=_windows,
         attention={**attention_biases(config), "has_sinks": True},
     )
-    experts = read_experts(
+    experts = mixture.read_experts(
         config,
         count_key="num_local_experts",
         width_key="intermediate_size",
@@ -61,7 +47,7 @@ def _read_config(config: JsonObject) -> ModelConfig:
         router_bias=True,
         expert_bias=True,
     )
-    return all_sparse(model, experts)
+    return mixture.all_sparse(model, experts)
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
@@ -71,14 +57,19 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
     )
 
 
-def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     # Ollama's first converter left out what is the same for all models of the family.
-    if metadata.get(ROPE_SCALING) is None and metadata.get(ROPE_SCALING_FACTOR) is not None:
-        metadata = metadata.with_value(ROPE_SCALING, "yarn")
-    values = llama_like_values(metadata.with_value(FEED_FORWARD, gguf_expert_width(metadata)))
+    if (
+        metadata.get(gguf.ROPE_SCALING) is None
+        and metadata.get(gguf.ROPE_SCALING_FACTOR) is not None
+    ):
+        metadata = metadata.with_value(gguf.ROPE_SCALING, "yarn")
+    values = gguf.llama_like_values(
+        metadata.with_value(gguf.FEED_FORWARD, mixture.gguf_expert_width(metadata))
+    )
     return {
         **values,
-        **gguf_experts(metadata),
+        **mixture.gguf_experts(metadata),
         "rope_parameters": {**values["rope_parameters"], "truncate": False},
     }
 
@@ -107,7 +98,7 @@ GPT_OSS = Family(
     weights={**LLAMA_WEIGHTS, **_WEIGHTS},
     gguf=GgufFamily(
         "gpt-oss",
-        LLAMA_KEYS | EXPERT_KEYS | {WINDOW},
+        gguf.LLAMA_KEYS | mixture.EXPERT_KEYS | {gguf.WINDOW},
         _gguf_config,
     ),
 )

@@ -13,23 +13,10 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeConfig
-from pellucid.models.config_json import (
-    RopesReader,
-    Windows,
-    attention_biases,
-    llama_like,
-    same_rope,
-)
+from pellucid.models import config_json, mixture
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, LLAMA_KEYS, GgufMetadata
 from pellucid.models.llama import LlamaDecoder, llama_gguf_config
-from pellucid.models.mixture import (
-    APART_GATE_UP,
-    EXPERT_KEYS,
-    all_sparse,
-    gguf_experts,
-    read_experts,
-)
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     GGUF_PAIRS,
@@ -54,14 +41,14 @@ def _read_granite(config: JsonObject) -> ModelConfig:
 
 
 def _read_granite_moe(config: JsonObject) -> ModelConfig:
-    experts = read_experts(
+    experts = mixture.read_experts(
         config,
         count_key="num_local_experts",
         width_key="intermediate_size",
         router="softmax_chosen",
         normalize=False,
     )
-    return all_sparse(_granite(config), experts)
+    return mixture.all_sparse(_granite(config), experts)
 
 
 def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
@@ -80,7 +67,7 @@ def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
     width = config.integer("shared_intermediate_size")
     model = _granite(
         config.without("layer_types").with_values(intermediate_size=width),
-        ropes=same_rope if position_type == "rope" else _no_ropes,
+        ropes=config_json.same_rope if position_type == "rope" else _no_ropes,
     )
     if len(layer_types) != model.num_layers:
         raise config.error("layer_types", f"must be {model.num_layers} types")
@@ -88,14 +75,17 @@ def _read_granite_hybrid(config: JsonObject) -> ModelConfig:
 
 
 def _granite(
-    config: JsonObject, *, ropes: RopesReader = same_rope, mlp_bias: bool = False
+    config: JsonObject,
+    *,
+    ropes: config_json.RopesReader = config_json.same_rope,
+    mlp_bias: bool = False,
 ) -> ModelConfig:
     """The model with an MLP in all layers. Arguments are those of `llama_like`."""
-    model = llama_like(
+    model = config_json.llama_like(
         config,
         ropes=ropes,
         attention={
-            **attention_biases(config),
+            **config_json.attention_biases(config),
             "scale": _multiplier(config, "attention_multiplier"),
         },
         mlp_bias=mlp_bias,
@@ -117,7 +107,7 @@ def _multiplier(config: JsonObject, key: str) -> float:
 
 
 def _no_ropes(
-    _config: JsonObject, _head_dim: int, _max_position: int, windows: Windows
+    _config: JsonObject, _head_dim: int, _max_position: int, windows: config_json.Windows
 ) -> list[RopeConfig | None]:
     return [None] * len(windows)
 
@@ -176,7 +166,7 @@ def _gguf_granite(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 def _gguf_granite_moe(metadata: GgufMetadata) -> dict[str, Any]:
-    return {**_gguf_granite(metadata), **gguf_experts(metadata)}
+    return {**_gguf_granite(metadata), **mixture.gguf_experts(metadata)}
 
 
 def _gguf_granite_hybrid(metadata: GgufMetadata) -> dict[str, Any]:
@@ -226,9 +216,9 @@ GRANITE_MOE = Family(
     weights=_MOE_WEIGHTS,
     gguf=GgufFamily(
         "granitemoe",
-        _KEYS | EXPERT_KEYS,
+        _KEYS | mixture.EXPERT_KEYS,
         _gguf_granite_moe,
-        variants=APART_GATE_UP,
+        variants=mixture.APART_GATE_UP,
     ),
 )
 
@@ -240,7 +230,7 @@ GRANITE_HYBRID = Family(
     weights=_HYBRID_WEIGHTS,
     gguf=GgufFamily(
         "granitehybrid",
-        _KEYS | EXPERT_KEYS,
+        _KEYS | mixture.EXPERT_KEYS,
         _gguf_granite_hybrid,
         left_over=_OF_HYBRIDS,
     ),

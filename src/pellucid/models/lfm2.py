@@ -6,20 +6,11 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
+from pellucid.models import mixture
 from pellucid.models.config_json import layers_with_attention, llama_like
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import KV_HEADS, LLAMA_KEYS, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import (
-    EXPERT_KEYS,
-    JOINED_GATE_UP,
-    NORMALIZED_KEYS,
-    expert_weights,
-    gguf_expert_width,
-    gguf_experts,
-    gguf_normalizes,
-    read_expert_counts,
-)
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -107,7 +98,7 @@ def _adjusted_width(config: JsonObject) -> int:
 
 def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
     model = _dense(config)
-    num_experts, num_chosen = read_expert_counts(config, "num_experts")
+    num_experts, num_chosen = mixture.read_expert_counts(config, "num_experts")
     experts = ExpertsConfig(
         num_experts,
         num_chosen,
@@ -150,7 +141,7 @@ _LFM2_WEIGHTS: Mapping[str, StoredWeight] = {
 }
 _LFM2_MOE_WEIGHTS: Mapping[str, StoredWeight] = {
     **_LFM2_WEIGHTS,
-    **expert_weights("feed_forward", "gate", "w1", "w3", "w2"),
+    **mixture.expert_weights("feed_forward", "gate", "w1", "w3", "w2"),
     # A tensor called expert_bias, of no module.
     **in_layers({"selection": stored(Tensor("feed_forward.expert"), "exp_probs_b")}),
 }
@@ -187,11 +178,11 @@ def _gguf_lfm2_moe(metadata: GgufMetadata) -> dict[str, Any]:
     num_dense = metadata.optional_integer(_NUM_DENSE) or 0
     return {
         **_gguf_lfm2(metadata),
-        **gguf_experts(metadata),
-        "moe_intermediate_size": gguf_expert_width(metadata),
+        **mixture.gguf_experts(metadata),
+        "moe_intermediate_size": mixture.gguf_expert_width(metadata),
         "num_dense_layers": num_dense,
         "use_expert_bias": metadata.has_tensor(f"blk.{num_dense}.exp_probs_b.bias"),
-        "norm_topk_prob": gguf_normalizes(metadata, default=True),
+        "norm_topk_prob": mixture.gguf_normalizes(metadata, default=True),
         **metadata.given(routed_scaling_factor=_SCALE),
     }
 
@@ -213,8 +204,8 @@ LFM2_MOE = Family(
     weights=_LFM2_MOE_WEIGHTS,
     gguf=GgufFamily(
         "lfm2moe",
-        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {_NUM_DENSE, _GATING, _SCALE},
+        _KEYS | mixture.EXPERT_KEYS | mixture.NORMALIZED_KEYS | {_NUM_DENSE, _GATING, _SCALE},
         _gguf_lfm2_moe,
-        variants=JOINED_GATE_UP,
+        variants=mixture.JOINED_GATE_UP,
     ),
 )

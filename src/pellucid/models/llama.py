@@ -9,14 +9,9 @@ from typing import Any, ClassVar
 from pellucid.backends.ops import Array, ForwardBatch, KVCache, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import attention_biases, llama_like
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    LLAMA_KEYS,
-    YARN_LOG_MULTIPLIER,
-    GgufMetadata,
-    llama_like_values,
-)
 from pellucid.models.layers import DecoderLayer, LayerNorm, RMSNorm, feed_forward, lm_head
 from pellucid.models.recurrent_layers import token_mixer
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
@@ -91,17 +86,17 @@ def _read_config(config: JsonObject) -> ModelConfig:
     )
 
 
-def llama_gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
+def llama_gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     """config.json of a file of llama.cpp's architecture "llama"."""
     return {
-        **llama_like_values(metadata),
+        **gguf.llama_like_values(metadata),
         "attention_bias": metadata.has_tensor("blk.0.attn_q.bias"),
         "mlp_bias": metadata.has_tensor("blk.0.ffn_gate.bias"),
     }
 
 
 # Converters of Mistral's own format write it for this architecture too, for which llama.cpp does not read it.
-LLAMA_GGUF_LEFT_OVER = frozenset({YARN_LOG_MULTIPLIER})
+LLAMA_GGUF_LEFT_OVER = frozenset({gguf.YARN_LOG_MULTIPLIER})
 
 LLAMA = Family(
     architectures=("LlamaForCausalLM",),
@@ -111,7 +106,7 @@ LLAMA = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",
-        LLAMA_KEYS,
+        gguf.LLAMA_KEYS,
         llama_gguf_config,
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),

@@ -5,16 +5,9 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig, RopeGrowth
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    LLAMA_KEYS,
-    ROPE_SCALING,
-    WINDOW,
-    YARN_LOG_MULTIPLIER,
-    GgufMetadata,
-    llama_like_values,
-)
 from pellucid.models.llama import LLAMA_GGUF_LEFT_OVER, LlamaDecoder, llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING, rope_object
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
@@ -52,14 +45,14 @@ def _read_ministral3(config: JsonObject) -> ModelConfig:
 _GROWTH_BETA = "attention.temperature_scale"
 
 
-def _gguf_ministral3(metadata: GgufMetadata) -> dict[str, Any]:
-    values = llama_like_values(metadata)
-    keys = {"mscale_all_dim": YARN_LOG_MULTIPLIER, "llama_4_scaling_beta": _GROWTH_BETA}
+def _gguf_ministral3(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    values = gguf.llama_like_values(metadata)
+    keys = {"mscale_all_dim": gguf.YARN_LOG_MULTIPLIER, "llama_4_scaling_beta": _GROWTH_BETA}
     numbers = ((name, metadata.optional_number(key)) for name, key in keys.items())
     scaled = {name: number for name, number in numbers if number is not None}
     rope = {**values["rope_parameters"], **scaled}
     if scaled and rope.get("rope_type") != "yarn":
-        raise metadata.error(ROPE_SCALING, "must be yarn for a model whose queries grow")
+        raise metadata.error(gguf.ROPE_SCALING, "must be yarn for a model whose queries grow")
     if "mscale_all_dim" in rope:
         rope["mscale"] = 1.0
     return {**values, "rope_parameters": rope}
@@ -79,9 +72,9 @@ MISTRAL = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",  # llama.cpp has no name of its own for it
-        LLAMA_KEYS | {WINDOW},
+        gguf.LLAMA_KEYS | {gguf.WINDOW},
         llama_gguf_config,
-        matches=lambda metadata: metadata.has(WINDOW),
+        matches=lambda metadata: metadata.has(gguf.WINDOW),
         left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )
@@ -102,7 +95,7 @@ MINISTRAL3 = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "mistral3",
-        LLAMA_KEYS | {_GROWTH_BETA, YARN_LOG_MULTIPLIER},
+        gguf.LLAMA_KEYS | {_GROWTH_BETA, gguf.YARN_LOG_MULTIPLIER},
         _gguf_ministral3,
     ),
 )

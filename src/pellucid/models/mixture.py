@@ -6,22 +6,9 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ExpertsConfig, MLPConfig, ModelConfig
-from pellucid.models.config_json import (
-    attention_biases,
-    llama_like,
-    one_window,
-    read_activation,
-    used_window,
-)
+from pellucid.models import config_json
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    EXPERT_WIDTH,
-    LLAMA_KEYS,
-    SHARED_WIDTH,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-)
 from pellucid.models.llama import LlamaDecoder, llama_gguf_config
 from pellucid.models.qwen import read_qwen3
 from pellucid.models.stored_weights import (
@@ -64,7 +51,7 @@ def read_experts(
         num_experts,
         num_chosen,
         config.integer(width_key),
-        **{"activation": read_activation(config, "hidden_act"), **fields},
+        **{"activation": config_json.read_activation(config, "hidden_act"), **fields},
     )
 
 
@@ -101,12 +88,14 @@ def some_sparse(
 def read_shared_expert(config: JsonObject) -> MLPConfig:
     """The expert that all tokens share."""
     width = config.integer("shared_expert_intermediate_size")
-    return MLPConfig(width, read_activation(config, "hidden_act"))
+    return MLPConfig(width, config_json.read_activation(config, "hidden_act"))
 
 
 def _read_qwen3_moe(config: JsonObject) -> ModelConfig:
     experts = read_experts(config, normalize=config.boolean("norm_topk_prob"))
-    return some_sparse(config, read_qwen3(config, one_window(used_window(config))), experts)
+    return some_sparse(
+        config, read_qwen3(config, config_json.one_window(config_json.used_window(config))), experts
+    )
 
 
 def _dense_layers(config: JsonObject) -> frozenset[int]:
@@ -122,9 +111,9 @@ def _dense_layers(config: JsonObject) -> frozenset[int]:
 def _read_olmoe(config: JsonObject) -> ModelConfig:
     if config.values.get("clip_qkv") is not None:
         raise config.error("clip_qkv", "not supported: must be null")
-    model = llama_like(
+    model = config_json.llama_like(
         config,
-        attention={**attention_biases(config), "qk_norm": "width"},
+        attention={**config_json.attention_biases(config), "qk_norm": "width"},
     )
     experts = read_experts(
         config, width_key="intermediate_size", normalize=config.boolean("norm_topk_prob")
@@ -133,9 +122,9 @@ def _read_olmoe(config: JsonObject) -> ModelConfig:
 
 
 def _read_mixtral(config: JsonObject) -> ModelConfig:
-    model = llama_like(
+    model = config_json.llama_like(
         config,
-        windows=one_window(config.optional_integer("sliding_window")),
+        windows=config_json.one_window(config.optional_integer("sliding_window")),
     )
     experts = read_experts(
         config, count_key="num_local_experts", width_key="intermediate_size", normalize=True
@@ -194,7 +183,7 @@ _MIXTRAL_WEIGHTS = expert_weights("block_sparse_moe", "gate", "w1", "w3", "w2")
 # -- GGUF ------------------------------------------------------------------------------------------
 
 _COUNT, _CHOSEN = "expert_count", "expert_used_count"
-EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, EXPERT_WIDTH})
+EXPERT_KEYS = frozenset({_COUNT, _CHOSEN, gguf.EXPERT_WIDTH})
 # llama.cpp's and Ollama's names of the same: whether the weights of chosen experts are divided by their sum.
 NORMALIZED_KEYS = frozenset({"expert_weights_norm", "norm_top_k_prob"})
 # llama.cpp's converter can write gate and up of all experts as one tensor, and apart.
@@ -210,7 +199,7 @@ APART_GATE_UP: Mapping[str, Recipe] = {
 }
 
 
-def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
+def gguf_experts(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     """The counts of experts in config.json, by every name."""
     return {
         "num_experts": metadata.integer(_COUNT),
@@ -219,17 +208,17 @@ def gguf_experts(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def gguf_expert_width(metadata: GgufMetadata) -> int:
+def gguf_expert_width(metadata: gguf.GgufMetadata) -> int:
     """How wide each expert is. Some files leave it to the tensors."""
-    return metadata.width_of_layers(EXPERT_WIDTH)
+    return metadata.width_of_layers(gguf.EXPERT_WIDTH)
 
 
-def gguf_shared_width(metadata: GgufMetadata) -> int:
+def gguf_shared_width(metadata: gguf.GgufMetadata) -> int:
     """How wide the expert is that all tokens share, likewise."""
-    return metadata.width_of_layers(SHARED_WIDTH)
+    return metadata.width_of_layers(gguf.SHARED_WIDTH)
 
 
-def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:
+def gguf_normalizes(metadata: gguf.GgufMetadata, *, default: bool) -> bool:
     """Whether the weights of chosen experts are divided by their sum.
 
     Args:
@@ -239,30 +228,30 @@ def gguf_normalizes(metadata: GgufMetadata, *, default: bool) -> bool:
     return metadata.boolean(given[0], default) if given else default
 
 
-def gguf_qwen3_moe(metadata: GgufMetadata) -> dict[str, Any]:
+def gguf_qwen3_moe(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     """config.json of Qwen 3 with experts."""
     # llama.cpp has experts in all layers.
     return {
-        **llama_like_values(metadata),
+        **gguf.llama_like_values(metadata),
         **gguf_experts(metadata),
         "moe_intermediate_size": gguf_expert_width(metadata),
         "norm_topk_prob": gguf_normalizes(metadata, default=True),
     }
 
 
-def _gguf_olmoe(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_olmoe(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     return {
-        **llama_like_values(metadata),
+        **gguf.llama_like_values(metadata),
         **gguf_experts(metadata),
         "norm_topk_prob": gguf_normalizes(metadata, default=False),
     }
 
 
-def _gguf_mixtral(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_mixtral(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     return {**llama_gguf_config(metadata), **gguf_experts(metadata)}
 
 
-def _has_experts(metadata: GgufMetadata) -> bool:
+def _has_experts(metadata: gguf.GgufMetadata) -> bool:
     return metadata.has(_COUNT)
 
 
@@ -275,7 +264,7 @@ QWEN3_MOE = Family(
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3moe",
-        LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
+        gguf.LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
         gguf_qwen3_moe,
         variants=JOINED_GATE_UP,
     ),
@@ -289,7 +278,10 @@ OLMOE = Family(
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
-        "olmoe", LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS, _gguf_olmoe, variants=JOINED_GATE_UP
+        "olmoe",
+        gguf.LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS,
+        _gguf_olmoe,
+        variants=JOINED_GATE_UP,
     ),
 )
 
@@ -301,7 +293,7 @@ MIXTRAL = Family(
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS, **_MIXTRAL_WEIGHTS},
     gguf=GgufFamily(
         "llama",
-        LLAMA_KEYS | {WINDOW} | EXPERT_KEYS,
+        gguf.LLAMA_KEYS | {gguf.WINDOW} | EXPERT_KEYS,
         _gguf_mixtral,
         matches=_has_experts,
         variants=JOINED_GATE_UP,

@@ -10,25 +10,9 @@ from typing import Any
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops, Parameters
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
-from pellucid.models.config_json import (
-    RopesReader,
-    Windows,
-    WindowsReader,
-    attention_biases,
-    llama_like,
-    mixed_windows,
-    ropes_by_window,
-    same_rope,
-)
+from pellucid.models import config_json
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    LLAMA_KEYS,
-    SLIDING_PATTERN,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-    sliding_pattern,
-)
 from pellucid.models.layers import Attention, RMSNorm, feed_forward
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
@@ -80,29 +64,31 @@ POST_NORM_WEIGHTS: Mapping[str, StoredWeight] = {
 
 
 def _read_config(
-    config: JsonObject, windows: WindowsReader | None = None, ropes: RopesReader = same_rope
+    config: JsonObject,
+    windows: config_json.WindowsReader | None = None,
+    ropes: config_json.RopesReader = config_json.same_rope,
 ) -> ModelConfig:
-    return llama_like(
+    return config_json.llama_like(
         config,
         windows=windows,
         ropes=ropes,
-        attention={**attention_biases(config), "qk_norm": "width"},
+        attention={**config_json.attention_biases(config), "qk_norm": "width"},
     )
 
 
-def _windows(config: JsonObject, num_layers: int) -> Windows:
+def _windows(config: JsonObject, num_layers: int) -> config_json.Windows:
     window = config.optional_integer("sliding_window")
-    return mixed_windows(config, window, every_nth_full(num_layers, 4))
+    return config_json.mixed_windows(config, window, every_nth_full(num_layers, 4))
 
 
-def _gguf_olmo3(metadata: GgufMetadata) -> dict[str, Any]:
-    values = llama_like_values(metadata)
+def _gguf_olmo3(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    values = gguf.llama_like_values(metadata)
     full = values["rope_parameters"]
     sliding = {"rope_type": "default", "rope_theta": full["rope_theta"]}
     return {
         **values,
         "rope_parameters": {FULL: full, SLIDING: sliding},
-        **sliding_pattern(metadata),
+        **gguf.sliding_pattern(metadata),
     }
 
 
@@ -112,19 +98,19 @@ OLMO2 = Family(
     read_config=_read_config,
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
-    gguf=GgufFamily("olmo2", LLAMA_KEYS, llama_like_values),
+    gguf=GgufFamily("olmo2", gguf.LLAMA_KEYS, gguf.llama_like_values),
 )
 
 OLMO3 = Family(
     architectures=("Olmo3ForCausalLM",),
     model_types=("olmo3",),
-    read_config=partial(_read_config, windows=_windows, ropes=ropes_by_window),
+    read_config=partial(_read_config, windows=_windows, ropes=config_json.ropes_by_window),
     decoder=PostNormDecoder,
     weights=POST_NORM_WEIGHTS,
     gguf=GgufFamily(
         "olmo2",
-        LLAMA_KEYS | {WINDOW, SLIDING_PATTERN},
+        gguf.LLAMA_KEYS | {gguf.WINDOW, gguf.SLIDING_PATTERN},
         _gguf_olmo3,
-        matches=lambda metadata: metadata.has(WINDOW),
+        matches=lambda metadata: metadata.has(gguf.WINDOW),
     ),
 )

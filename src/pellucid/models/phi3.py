@@ -5,14 +5,9 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import llama_like, one_window, same_rope
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    NORM_AND_ROPE_KEYS,
-    WINDOW,
-    GgufMetadata,
-    llama_like_values,
-)
 from pellucid.models.llama import LlamaDecoder
 from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, in_layers, stored
 
@@ -34,10 +29,10 @@ def _read_config(config: JsonObject) -> ModelConfig:
 _UNSAID_WINDOW, _CONTEXT_OF_UNSAID, _LAYERS_OF_UNSAID = 2047, 4096, (32, 40)
 
 
-def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
-    values = llama_like_values(metadata, partial_rotary=True)
+def _gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    values = gguf.llama_like_values(metadata, partial_rotary=True)
     if (
-        metadata.get(WINDOW) is None
+        metadata.get(gguf.WINDOW) is None
         and values["max_position_embeddings"] == _CONTEXT_OF_UNSAID
         and values["num_hidden_layers"] in _LAYERS_OF_UNSAID
     ):
@@ -55,5 +50,5 @@ PHI3 = Family(
         **FUSED_GATE_UP,
         **in_layers({"qkv_proj": stored("self_attn.qkv_proj", "attn_qkv")}),
     },
-    gguf=GgufFamily("phi3", NORM_AND_ROPE_KEYS | {WINDOW}, _gguf_config),
+    gguf=GgufFamily("phi3", gguf.NORM_AND_ROPE_KEYS | {gguf.WINDOW}, _gguf_config),
 )

@@ -4,14 +4,7 @@ from functools import partial
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
-from pellucid.models.config_json import (
-    Windows,
-    WindowsReader,
-    attention_biases,
-    llama_like,
-    mixed_windows,
-    used_window,
-)
+from pellucid.models import config_json
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
@@ -21,19 +14,19 @@ from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
 def read_qwen2(config: JsonObject) -> ModelConfig:
     """config.json of Qwen 2."""
-    return llama_like(config, windows=_windows, attention={"qkv_bias": True})
+    return config_json.llama_like(config, windows=_windows, attention={"qkv_bias": True})
 
 
-def read_qwen3(config: JsonObject, windows: WindowsReader | None = None) -> ModelConfig:
+def read_qwen3(config: JsonObject, windows: config_json.WindowsReader | None = None) -> ModelConfig:
     """config.json of Qwen 3. `windows` is that of `llama_like`."""
-    attention = {**attention_biases(config), "qk_norm": "head"}
-    return llama_like(config, windows=windows, attention=attention)
+    attention = {**config_json.attention_biases(config), "qk_norm": "head"}
+    return config_json.llama_like(config, windows=windows, attention=attention)
 
 
-def _windows(config: JsonObject, num_layers: int) -> Windows:
+def _windows(config: JsonObject, num_layers: int) -> config_json.Windows:
     num_full = config.integer("max_window_layers", minimum=0)
     default = [FULL if i < num_full else SLIDING for i in range(num_layers)]
-    return mixed_windows(config, used_window(config), default)
+    return config_json.mixed_windows(config, config_json.used_window(config), default)
 
 
 QWEN2 = Family(

@@ -4,24 +4,11 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
+from pellucid.models import mixture
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, used_window
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, SHARED_WIDTH, GgufMetadata, llama_like_values
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import (
-    EXPERT_KEYS,
-    JOINED_GATE_UP,
-    NORMALIZED_KEYS,
-    SHARED_EXPERT_WEIGHTS,
-    STACKED_EXPERTS,
-    gguf_expert_width,
-    gguf_experts,
-    gguf_normalizes,
-    gguf_shared_width,
-    read_experts,
-    read_shared_expert,
-    some_sparse,
-)
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import LLAMA_WEIGHTS
 
@@ -32,8 +19,10 @@ def _read_config(config: JsonObject) -> ModelConfig:
         windows=_windows,
         attention={"qkv_bias": config.boolean("qkv_bias")},
     )
-    experts = read_experts(config, normalize=config.boolean("norm_topk_prob"), shared_gate=True)
-    return some_sparse(config, model, experts, read_shared_expert(config))
+    experts = mixture.read_experts(
+        config, normalize=config.boolean("norm_topk_prob"), shared_gate=True
+    )
+    return mixture.some_sparse(config, model, experts, mixture.read_shared_expert(config))
 
 
 def _windows(config: JsonObject, num_layers: int) -> Windows:
@@ -46,10 +35,10 @@ def _windows(config: JsonObject, num_layers: int) -> Windows:
 def _gguf_config(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **llama_like_values(metadata),
-        **gguf_experts(metadata),
-        "moe_intermediate_size": gguf_expert_width(metadata),
-        "shared_expert_intermediate_size": gguf_shared_width(metadata),
-        "norm_topk_prob": gguf_normalizes(metadata, default=False),
+        **mixture.gguf_experts(metadata),
+        "moe_intermediate_size": mixture.gguf_expert_width(metadata),
+        "shared_expert_intermediate_size": mixture.gguf_shared_width(metadata),
+        "norm_topk_prob": mixture.gguf_normalizes(metadata, default=False),
     }
 
 
@@ -58,12 +47,12 @@ QWEN2_MOE = Family(
     model_types=("qwen2_moe",),
     read_config=_read_config,
     decoder=LlamaDecoder,
-    weights={**LLAMA_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
-    variants=STACKED_EXPERTS,
+    weights={**LLAMA_WEIGHTS, **mixture.SHARED_EXPERT_WEIGHTS},
+    variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen2moe",
-        LLAMA_KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {SHARED_WIDTH},
+        LLAMA_KEYS | mixture.EXPERT_KEYS | mixture.NORMALIZED_KEYS | {SHARED_WIDTH},
         _gguf_config,
-        variants=JOINED_GATE_UP,
+        variants=mixture.JOINED_GATE_UP,
     ),
 )

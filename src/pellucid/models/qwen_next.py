@@ -11,12 +11,7 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import GatedDeltaNetConfig, LayerConfig, ModelConfig
-from pellucid.models.config_json import (
-    attention_biases,
-    layers_with_attention,
-    llama_like,
-    same_rope,
-)
+from pellucid.models import config_json, mixture
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import (
     FEED_FORWARD,
@@ -28,20 +23,6 @@ from pellucid.models.gguf_metadata import (
     num_layers,
 )
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import (
-    EXPERT_KEYS,
-    JOINED_GATE_UP,
-    NORMALIZED_KEYS,
-    SHARED_EXPERT_WEIGHTS,
-    STACKED_EXPERTS,
-    gguf_expert_width,
-    gguf_experts,
-    gguf_normalizes,
-    gguf_shared_width,
-    read_experts,
-    read_shared_expert,
-    some_sparse,
-)
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -71,13 +52,15 @@ def _read_qwen35_moe(config: JsonObject) -> ModelConfig:
     # Layers without experts it has none, and so no width of theirs.
     width = config.integer("shared_expert_intermediate_size")
     model = _hybrid(config, intermediate_size=width)
-    experts = read_experts(config, normalize=True, shared_gate=True)
+    experts = mixture.read_experts(config, normalize=True, shared_gate=True)
     return replace(model, layers=tuple(replace(layer, experts=experts) for layer in model.layers))
 
 
 def _read_qwen3_next(config: JsonObject) -> ModelConfig:
-    experts = read_experts(config, normalize=config.boolean("norm_topk_prob"), shared_gate=True)
-    return some_sparse(config, _hybrid(config), experts, read_shared_expert(config))
+    experts = mixture.read_experts(
+        config, normalize=config.boolean("norm_topk_prob"), shared_gate=True
+    )
+    return mixture.some_sparse(config, _hybrid(config), experts, mixture.read_shared_expert(config))
 
 
 def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
@@ -86,10 +69,10 @@ def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
         config.string("hidden_act") != "silu"
     ):  # also between the delta nets' convolutions and states
         raise config.error("hidden_act", "supported is silu")
-    model = llama_like(
+    model = config_json.llama_like(
         config.without("layer_types").with_values(**sizes),  # its types are not those of windows
-        ropes=partial(same_rope, partial_rotary=True),
-        attention={**attention_biases(config), "qk_norm": "head", "gated_output": True},
+        ropes=partial(config_json.same_rope, partial_rotary=True),
+        attention={**config_json.attention_biases(config), "qk_norm": "head", "gated_output": True},
     )
     net = _read_net(config)
     is_full = _full_layers(config, model.num_layers)
@@ -125,7 +108,7 @@ def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
         if period > num_layers:
             raise config.error("full_attention_interval", f"must be at most {num_layers}")
         return [(layer + 1) % period == 0 for layer in range(num_layers)]
-    return layers_with_attention(config, layer_types, num_layers, _LINEAR)
+    return config_json.layers_with_attention(config, layer_types, num_layers, _LINEAR)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -205,7 +188,7 @@ _next_alpha = (Rows(partial(_next_rows, widths_of=_next_step_widths, wanted=slic
 _STEPS = "linear_attn.in_proj_ba"
 _QWEN3_NEXT_WEIGHTS: Mapping[str, StoredWeight] = {
     **_HYBRID_WEIGHTS,
-    **SHARED_EXPERT_WEIGHTS,
+    **mixture.SHARED_EXPERT_WEIGHTS,
     **in_layers(
         {
             "delta_qkv_proj": stored("linear_attn.in_proj_qkvz", "attn_qkv", _next_qkv),
@@ -274,12 +257,12 @@ def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
 
 def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
     if metadata.get(FEED_FORWARD) is None:  # all layers have experts
-        metadata = metadata.with_value(FEED_FORWARD, gguf_shared_width(metadata))
+        metadata = metadata.with_value(FEED_FORWARD, mixture.gguf_shared_width(metadata))
     return {
         **_gguf_qwen35(metadata),
-        **gguf_experts(metadata),
-        "moe_intermediate_size": gguf_expert_width(metadata),
-        "shared_expert_intermediate_size": gguf_shared_width(metadata),
+        **mixture.gguf_experts(metadata),
+        "moe_intermediate_size": mixture.gguf_expert_width(metadata),
+        "shared_expert_intermediate_size": mixture.gguf_shared_width(metadata),
     }
 
 
@@ -287,7 +270,7 @@ def _gguf_qwen3_next(metadata: GgufMetadata) -> dict[str, Any]:
     # llama.cpp has experts in all layers, and leaves v-heads in the order of config.json.
     return {
         **_gguf_qwen35_moe(metadata),
-        "norm_topk_prob": gguf_normalizes(metadata, default=True),
+        "norm_topk_prob": mixture.gguf_normalizes(metadata, default=True),
         _TILED: metadata.boolean(_REORDERED, False),
     }
 
@@ -306,13 +289,13 @@ QWEN35_MOE = Family(
     model_types=("qwen3_5_moe_text",),
     read_config=_read_qwen35_moe,
     decoder=LlamaDecoder,
-    weights={**_QWEN35_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
-    variants=STACKED_EXPERTS,
+    weights={**_QWEN35_WEIGHTS, **mixture.SHARED_EXPERT_WEIGHTS},
+    variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen35moe",
-        _KEYS | EXPERT_KEYS | {SHARED_WIDTH},
+        _KEYS | mixture.EXPERT_KEYS | {SHARED_WIDTH},
         _gguf_qwen35_moe,
-        variants=JOINED_GATE_UP,
+        variants=mixture.JOINED_GATE_UP,
     ),
 )
 
@@ -322,11 +305,11 @@ QWEN3_NEXT = Family(
     read_config=_read_qwen3_next,
     decoder=LlamaDecoder,
     weights=_QWEN3_NEXT_WEIGHTS,
-    variants=STACKED_EXPERTS,
+    variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3next",
-        _KEYS | EXPERT_KEYS | NORMALIZED_KEYS | {SHARED_WIDTH},
+        _KEYS | mixture.EXPERT_KEYS | mixture.NORMALIZED_KEYS | {SHARED_WIDTH},
         _gguf_qwen3_next,
-        variants={**JOINED_GATE_UP, **_INTERLEAVED},
+        variants={**mixture.JOINED_GATE_UP, **_INTERLEAVED},
     ),
 )

@@ -5,25 +5,17 @@ Where Qwen3-VL adds a picture to the inputs of its first layers, text adds nothi
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
+from pellucid.models import mixture
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
 from pellucid.models.llama import LlamaDecoder
-from pellucid.models.mixture import (
-    EXPERT_KEYS,
-    EXPERT_WEIGHTS,
-    JOINED_GATE_UP,
-    STACKED_EXPERTS,
-    gguf_qwen3_moe,
-    read_experts,
-    some_sparse,
-)
 from pellucid.models.qwen import read_qwen2, read_qwen3
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
 
 def _read_qwen3_vl_moe(config: JsonObject) -> ModelConfig:
-    experts = read_experts(config, normalize=True)
-    return some_sparse(config, read_qwen3(config), experts)
+    experts = mixture.read_experts(config, normalize=True)
+    return mixture.some_sparse(config, read_qwen3(config), experts)
 
 
 _PICTURE_LAYERS = "n_deepstack_layers"  # to whose inputs pictures add something
@@ -53,7 +45,12 @@ QWEN3_VL_MOE = Family(
     model_types=("qwen3_vl_moe_text",),
     read_config=_read_qwen3_vl_moe,
     decoder=LlamaDecoder,
-    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
-    variants=STACKED_EXPERTS,
-    gguf=GgufFamily("qwen3vlmoe", _KEYS | EXPERT_KEYS, gguf_qwen3_moe, variants=JOINED_GATE_UP),
+    weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **mixture.EXPERT_WEIGHTS},
+    variants=mixture.STACKED_EXPERTS,
+    gguf=GgufFamily(
+        "qwen3vlmoe",
+        _KEYS | mixture.EXPERT_KEYS,
+        mixture.gguf_qwen3_moe,
+        variants=mixture.JOINED_GATE_UP,
+    ),
 )

@@ -167,7 +167,7 @@ class RequestTables:
     @property
     def num_blocks(self) -> int:
         """Blocks that the request holds, of all groups."""
-        return sum([len(table.held) for table in self.by_group])
+        return sum([len(table.blocks) - table.num_freed for table in self.by_group])
 
     @property
     def num_positions(self) -> int:

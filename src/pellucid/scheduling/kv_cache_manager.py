@@ -224,7 +224,7 @@ class KVCacheManager:
         if self.offload is not None:
             num_tokens, num_loaded_tokens = self._admission.restore(tables, plan, self.offload)
         miss = self._finder.explain_miss(tables, num_tokens) if explains else None
-        if not self._allocate(tables, num_tokens, request.num_tokens):
+        if not self.allocate(request, request.num_tokens, num_tokens):
             raise BrokenPlanError("fewer blocks are free than the request's admission needs")
         if self.states is not None:
             self.states.copy_snapshot(request)
@@ -245,14 +245,29 @@ class KVCacheManager:
 
     # ---- allocation and publication
 
-    def allocate(self, request: Request, num_tokens: int) -> bool:
+    def allocate(self, request: Request, num_tokens: int, num_computed: int | None = None) -> bool:
         """Allocates blocks for positions num_computed_tokens .. num_tokens - 1, which the request will write; in
         a group with a window only for the first `max_chunk` of them.
+
+        Args:
+            num_computed: in place of the request's computed tokens.
 
         Returns:
             False if too few blocks are free; then nothing was allocated.
         """
-        return self._allocate(self._tables_of(request), request.num_computed_tokens, num_tokens)
+        tables = self._tables_of(request)
+        if num_computed is None:
+            num_computed = request.num_computed_tokens
+        tables.unseal_next(num_computed)
+        num_needed = tables.num_needed(num_computed, num_tokens)
+        if num_needed == 0:
+            return True
+        if self._num_missing(request, num_needed):
+            return False
+        if self.states is not None:
+            self.states.ensure_slot(request)
+        tables.allocate(num_computed, num_tokens)
+        return True
 
     def checkpoint(self, request: Request) -> None:
         """Copies a request's recurrent states, if the model has any, for the next `rewind`. Call it before a step
@@ -440,19 +455,6 @@ class KVCacheManager:
         """Gives a request that has no blocks other tables."""
         self._tables[request.request_id] = tables
         self._finder.forget(request)
-
-    def _allocate(self, tables: RequestTables, num_computed: int, num_tokens: int) -> bool:
-        """`allocate` for a request of which `num_computed` positions are computed."""
-        tables.unseal_next(num_computed)
-        num_needed = tables.num_needed(num_computed, num_tokens)
-        if num_needed == 0:
-            return True
-        if self._num_missing(tables.request, num_needed):
-            return False
-        if self.states is not None:
-            self.states.ensure_slot(tables.request)
-        tables.allocate(num_computed, num_tokens)
-        return True
 
     def _num_missing(self, request: Request, num_needed: int) -> int:
         num_missing = max(0, num_needed - self.block_pool.num_free_blocks)

@@ -485,8 +485,9 @@ class Scheduler:
         num_recomputed = 0
         if request.max_computed_tokens > start:
             num_recomputed = min(request.max_computed_tokens - start, num_scheduled)
-        room = plan.budget
-        if request.params.prompt_logprobs is not None and not request.output_token_ids:
+        room, has_output = plan.budget, bool(request.output_token_ids)
+        wants_prompt = request.params.prompt_logprobs is not None and not has_output
+        if wants_prompt:
             # Each row that is not computed again asks for its logits.
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
@@ -512,7 +513,7 @@ class Scheduler:
         if self._shares.is_contended:
             self._shares.charge(request, num_scheduled - num_recomputed)
         end, prompt_rows = start + num_scheduled, NO_ROWS
-        if request.params.prompt_logprobs is not None and not request.output_token_ids:
+        if wants_prompt:
             # Each position's are given once. The position after the last is a prompt token's too.
             last = min(end, request.num_prompt_tokens - 1)
             prompt_rows = range(num_recomputed, max(num_recomputed, last - start))
@@ -527,9 +528,10 @@ class Scheduler:
                 samplers,
                 len(request.prompt_token_ids),
                 state_slot,
-                bool(request.output_token_ids) and not num_recomputed,
+                has_output and not num_recomputed,
                 prompt_rows,
-                num_blocks=self.kv_cache_manager.num_blocks(request),
+                0,
+                self.kv_cache_manager.num_blocks(request),
             )
         )
 

@@ -3,21 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pellucid.observing.events import (
-    BlockOps,
-    Event,
-    Level,
-    Percentiles,
-    Preempted,
-    PrefixMatched,
-    RequestState,
-    RequestStateChanged,
-    SamplingSummary,
-    Snapshot,
-    SnapshotRequest,
-    Stat,
-    StateOps,
-)
+from pellucid.observing import events
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixMatch
@@ -36,11 +22,11 @@ class EventSink(Protocol):
         """Whether anyone listens; asked before an event is made."""
         ...
 
-    def wants(self, level: Level) -> bool:
+    def wants(self, level: events.Level) -> bool:
         """Whether anyone listens to events of `level`."""
         ...
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Hands an event to everyone who wants it."""
         ...
 
@@ -54,10 +40,10 @@ class NoEvents:
 
     active = False
 
-    def wants(self, level: Level) -> bool:
+    def wants(self, level: events.Level) -> bool:
         return False
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         raise AssertionError("emit without a subscriber")
 
     def take_spent(self) -> float:
@@ -80,7 +66,7 @@ class SchedulingEvents:
         self.is_recording = False
         self._manager = kv_cache_manager
         self._last_blocked: tuple[str, str] | None = None
-        self._states: dict[str, RequestState] = {}  # as told; they begin with "waiting"
+        self._states: dict[str, events.RequestState] = {}  # as told; they begin with "waiting"
         # What `stat` counts, since then.
         self._stat_since: float | None = None
         self._num_prompt_positions = self._num_output_tokens = 0
@@ -91,16 +77,16 @@ class SchedulingEvents:
 
     def snapshot(
         self, requests: Iterable[Request], as_of_seq: int, with_tokens: bool = False
-    ) -> Snapshot:
+    ) -> events.Snapshot:
         """All requests and blocks now. If steps are watched, later events report every change of a block."""
         pool = self._manager.block_pool
-        self._record(self._sink.wants(Level.STEP))
+        self._record(self._sink.wants(events.Level.STEP))
         self.is_recording = True
         blocked, reason = self._last_blocked or (None, None)
-        return Snapshot(
+        return events.Snapshot(
             as_of_seq=as_of_seq,
             requests=tuple(
-                SnapshotRequest(
+                events.SnapshotRequest(
                     req=request.request_id,
                     state=self._states.setdefault(request.request_id, _state(request)),
                     prompt_tok=request.num_prompt_tokens,
@@ -152,7 +138,7 @@ class SchedulingEvents:
             return
         admitted = self._num_admitted_tokens
         self._sink.emit(
-            Stat(
+            events.Stat(
                 running=running,
                 waiting=waiting,
                 in_tok_s=self._num_prompt_positions / seconds,
@@ -184,7 +170,7 @@ class SchedulingEvents:
 
     def begin_step(self, now: float) -> None:
         """Begins or ends recording, depending on whether there are subscribers. Call it if there are, or were."""
-        self._record(self._sink.wants(Level.STEP))
+        self._record(self._sink.wants(events.Level.STEP))
         self.is_recording = self._sink.active
         if not self._sink.active:
             self._states.clear()
@@ -206,7 +192,7 @@ class SchedulingEvents:
         rows, groups = pool.log.take()
         if rows:
             self._sink.emit(
-                BlockOps(
+                events.BlockOps(
                     ops=rows,
                     waste_tok=self._manager.num_wasted_slots(),
                     groups=groups if any(groups) else None,
@@ -219,7 +205,7 @@ class SchedulingEvents:
         ops, _ = snapshots.log.take()
         if ops:
             used, slots = snapshots.num_used_snapshots, snapshots.num_snapshots
-            self._sink.emit(StateOps(ops=ops, used=used, slots=slots))
+            self._sink.emit(events.StateOps(ops=ops, used=used, slots=slots))
 
     def queued(
         self, request: Request, first_of_caller: Request | None, first: Request | None
@@ -252,7 +238,7 @@ class SchedulingEvents:
         self._num_admitted_tokens += request.num_tokens
         self._num_found_tokens += match.num_tokens
         self._sink.emit(
-            PrefixMatched(
+            events.PrefixMatched(
                 req=request.request_id,
                 hit_tok=match.num_tokens,
                 hit_blocks=match.num_tokens // self._manager.block_size,
@@ -293,7 +279,7 @@ class SchedulingEvents:
     ) -> None:
         """A request that does not run has given back blocks for another one."""
         self._sink.emit(
-            Preempted(
+            events.Preempted(
                 req=victim.request_id,
                 mode="swap" if swapped else "recompute",
                 lost_tok=num_lost_tokens,
@@ -321,7 +307,7 @@ class SchedulingEvents:
         before = self._states.get(request.request_id, "waiting")
         self._states[request.request_id] = after = _state(request)
         self._sink.emit(
-            RequestStateChanged(
+            events.RequestStateChanged(
                 req=request.request_id,
                 from_=before,
                 to=after,
@@ -334,9 +320,9 @@ class SchedulingEvents:
         )
 
 
-def sampling_summary(request: Request) -> SamplingSummary:
+def sampling_summary(request: Request) -> events.SamplingSummary:
     params = request.params
-    return SamplingSummary(
+    return events.SamplingSummary(
         temp=params.temperature,
         top_k=params.top_k,
         top_p=params.top_p,
@@ -346,16 +332,16 @@ def sampling_summary(request: Request) -> SamplingSummary:
     )
 
 
-def _percentiles(seconds: Sequence[float]) -> Percentiles | None:
+def _percentiles(seconds: Sequence[float]) -> events.Percentiles | None:
     """By nearest rank; None: there are no times."""
     if not seconds:
         return None
     ordered = sorted(seconds)
     ranks = (-(-len(ordered) * percent // 100) - 1 for percent in (50, 95, 99))
-    return Percentiles(*(max(0, round(ordered[rank] * 1e6)) for rank in ranks))
+    return events.Percentiles(*(max(0, round(ordered[rank] * 1e6)) for rank in ranks))
 
 
-def _state(request: Request) -> RequestState:
+def _state(request: Request) -> events.RequestState:
     match request.finish_reason:
         case FinishReason.ABORT:
             return "cancelled"

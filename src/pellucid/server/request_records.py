@@ -11,16 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing import events
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import (
-    EventRecord,
-    Level,
-    Preempted,
-    PrefixMatched,
-    RequestAdded,
-    RequestLedger,
-    RequestStateChanged,
-)
 from pellucid.outputs import RequestOutput
 from pellucid.server.api_keys import Caller
 from pellucid.server.completion_id import call_id_in, call_id_of
@@ -40,10 +32,10 @@ class CompletionRecord:
         prefix: the part of its prompt that was found in the cache when it was first admitted.
     """
 
-    change: RequestStateChanged | None = None
-    prefix: PrefixMatched | None = None
-    preemptions: list[Preempted] = field(default_factory=list)
-    ledger: RequestLedger | None = None
+    change: events.RequestStateChanged | None = None
+    prefix: events.PrefixMatched | None = None
+    preemptions: list[events.Preempted] = field(default_factory=list)
+    ledger: events.RequestLedger | None = None
 
 
 @dataclass
@@ -124,8 +116,8 @@ class RequestRecords:
         self._records: dict[str, CallRecord] = {}
         self._by_caller: defaultdict[str, _RecordsOfCaller] = defaultdict(_RecordsOfCaller)
         self._max_tokens = MAX_TOKENS // num_callers
-        self._unread: deque[EventRecord] = deque(maxlen=MAX_UNREAD)
-        bus.subscribe(self._unread.append, Level.STAT)
+        self._unread: deque[events.EventRecord] = deque(maxlen=MAX_UNREAD)
+        bus.subscribe(self._unread.append, events.Level.STAT)
 
     def add(self, record: CallRecord) -> None:
         own = self._by_caller[record.owner.name]
@@ -180,19 +172,23 @@ class RequestRecords:
             event = self._unread.popleft().event
             if not isinstance(
                 event,
-                RequestAdded | RequestStateChanged | PrefixMatched | Preempted | RequestLedger,
+                events.RequestAdded
+                | events.RequestStateChanged
+                | events.PrefixMatched
+                | events.Preempted
+                | events.RequestLedger,
             ):
                 continue
             if (record := self._records.get(call_id_in(event.req))) is None:
                 continue
             completion = record.completions.setdefault(event.req, CompletionRecord())
-            if isinstance(event, RequestStateChanged):
+            if isinstance(event, events.RequestStateChanged):
                 completion.change = event
-            elif isinstance(event, PrefixMatched):
+            elif isinstance(event, events.PrefixMatched):
                 completion.prefix = completion.prefix or event
-            elif isinstance(event, Preempted):
+            elif isinstance(event, events.Preempted):
                 completion.preemptions.append(event)
-            elif isinstance(event, RequestLedger):
+            elif isinstance(event, events.RequestLedger):
                 completion.ledger = event
 
 

@@ -4,13 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pellucid.observing.events import (
-    Event,
-    Preempted,
-    PrefixMatched,
-    RequestLedger,
-    RequestStateChanged,
-)
+from pellucid.observing import events
 from pellucid.server.api_keys import Caller, Role
 from pellucid.server.completion_id import call_id_in
 from pellucid.server.request_records import CompletionRecord, RequestRecords
@@ -44,18 +38,18 @@ class Visibility:
         """What a caller sees of the line before a request."""
         return RequestsAhead(ahead.own, 0) if self.hides_others(viewer) else ahead
 
-    def shown(self, event: Event, viewer: Caller) -> Event:
+    def shown(self, event: events.Event, viewer: Caller) -> events.Event:
         """What a caller sees of an event about a request of its own."""
         if viewer.role is Role.ADMIN:
             return event
         eyes = self._eyes(viewer)
-        if isinstance(event, RequestStateChanged):
+        if isinstance(event, events.RequestStateChanged):
             return eyes.change(event)
-        if isinstance(event, PrefixMatched):
+        if isinstance(event, events.PrefixMatched):
             return eyes.prefix(event)
-        if isinstance(event, Preempted):
+        if isinstance(event, events.Preempted):
             return eyes.preempted(event)
-        return eyes.ledger(event) if isinstance(event, RequestLedger) else event
+        return eyes.ledger(event) if isinstance(event, events.RequestLedger) else event
 
     def shown_record(self, record: CompletionRecord, viewer: Caller) -> CompletionRecord:
         """What a caller sees of the record of a completion of its own."""
@@ -86,7 +80,7 @@ class _Eyes:
     is_own: Callable[[str], bool]
     isolated: bool
 
-    def change(self, event: RequestStateChanged) -> RequestStateChanged:
+    def change(self, event: events.RequestStateChanged) -> events.RequestStateChanged:
         blocked_by = event.blocked_by
         if blocked_by is not None:
             blocked_by = tuple(self._by_name((name, 0) for name in blocked_by))
@@ -97,7 +91,7 @@ class _Eyes:
             event = replace(event, to="waiting", reason="waits")
         return replace(event, need_blocks=None, free_blocks=None)
 
-    def prefix(self, event: PrefixMatched) -> PrefixMatched:
+    def prefix(self, event: events.PrefixMatched) -> events.PrefixMatched:
         is_own = event.near_req is not None and self.is_own(event.near_req)
         return replace(
             event,
@@ -105,10 +99,10 @@ class _Eyes:
             evicted_ago=None if self.isolated else event.evicted_ago,
         )
 
-    def preempted(self, event: Preempted) -> Preempted:
+    def preempted(self, event: events.Preempted) -> events.Preempted:
         return event if self.is_own(event.cause_req) else replace(event, cause_req=OTHER)
 
-    def ledger(self, event: RequestLedger) -> RequestLedger:
+    def ledger(self, event: events.RequestLedger) -> events.RequestLedger:
         return replace(
             event,
             lost_tok=0 if self.isolated else event.lost_tok,
