@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.cli import main
 from pellucid.inputs.sampling_params import SamplingParams
 from support.bundled import bundled_engine
 
@@ -138,15 +139,17 @@ def test_the_next_start_finds_its_prompt_again(tmp_path: Path) -> None:
 
 
 def test_nothing_in_a_pipe_is_an_escape_code() -> None:
-    for verb in (("run",), ("compare",), ("run", "--json")):
-        done = run(*verb, PROMPT, "--max-tokens", "8", FORCE_COLOR="1", CLICOLOR_FORCE="1")
+    for verb in ("run", "compare"):
+        done = run(verb, PROMPT, "--max-tokens", "8", FORCE_COLOR="1", CLICOLOR_FORCE="1")
         assert done.returncode == 0
         assert b"\x1b" not in done.stdout + done.stderr
 
 
 def test_json_is_one_object() -> None:
-    done = run("run", "--json", "--max-tokens", "10", "--logprobs", "2", stdin=PROMPT.encode())
+    options = ("--max-tokens", "10", "--logprobs", "2")
+    done = run("run", "--json", *options, stdin=PROMPT.encode(), FORCE_COLOR="1")
     result = json.loads(done.stdout)
+    assert b"\x1b" not in done.stdout + done.stderr
     assert done.stdout.count(b"\n") == 1
     assert result["prompt"] == PROMPT
     assert result["finish_reason"] in ("length", "stop")
@@ -155,12 +158,12 @@ def test_json_is_one_object() -> None:
     assert result["metrics"]["prefill_seconds"] > 0
 
 
-def test_the_seed_that_was_shown_repeats_the_answer() -> None:
+def test_the_seed_that_was_shown_repeats_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--max-tokens", "20", "--ignore-eos")
     first = run("run", PROMPT, *options)
     seed = first.stderr.decode().rsplit("seed ", 1)[1].strip()
-    again = run("run", PROMPT, *options, "--seed", seed, "--no-kv-cache")
-    assert again.stdout == first.stdout != b""
+    assert main(["run", PROMPT, *options, "--seed", seed, "--no-kv-cache"]) == 0
+    assert capsys.readouterr().out == first.stdout.decode() != ""
 
 
 def test_text_outside_the_locale_is_escaped_not_fatal() -> None:
@@ -170,16 +173,21 @@ def test_text_outside_the_locale_is_escaped_not_fatal() -> None:
     assert b"\\xe9 \\U0001f98a" in done.stdout
 
 
-def test_errors_are_one_line() -> None:
-    for arguments, named in (
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
         (("run", "/no/such/model", PROMPT), "/no/such/model"),
         (("run", PROMPT * 2000), "2048"),
         (("chat", "--max-model-len", "4096"), "max_model_len=4096"),
-    ):
-        done = run(*arguments)
-        assert (done.returncode, done.stdout) == (2, b"")
-        *_, line = done.stderr.decode().splitlines()
-        assert line.startswith("error: ") and named in line
+    ],
+)
+def test_errors_are_one_line(
+    arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments]) == 2
+    out, err = capsys.readouterr()
+    *_, line = err.splitlines()
+    assert out == "" and line.startswith("error: ") and named in line
 
 
 def test_a_reader_that_goes_away_is_not_an_error_to_talk_about() -> None:
@@ -227,14 +235,14 @@ def test_a_terminal_shows_a_bar_and_ends_with_a_newline() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"TERM": "xterm-256color", "NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str
+    ("verb", "changes"),
+    [("run", {"TERM": "xterm-256color", "NO_COLOR": "1"}), ("compare", {"TERM": "dumb"})],
 )
-def test_a_plain_terminal_gets_plain_text(changes: dict[str, str]) -> None:
-    for verb in ("run", "compare"):
-        with Terminal(verb, PROMPT, "--max-tokens", "6", env=environment(**changes)) as terminal:
-            assert terminal.read_to_end() == 0
-        assert b"done: " in terminal.screen
-        assert b"\x1b" not in terminal.screen
+def test_a_plain_terminal_gets_plain_text(verb: str, changes: dict[str, str]) -> None:
+    with Terminal(verb, PROMPT, "--max-tokens", "6", env=environment(**changes)) as terminal:
+        assert terminal.read_to_end() == 0
+    assert b"done: " in terminal.screen
+    assert b"\x1b" not in terminal.screen
 
 
 def test_a_chat_in_a_terminal() -> None:

@@ -8,7 +8,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
 from support.bundled import bundled_engine, prompts_of_all_kinds
 
-PROMPTS = prompts_of_all_kinds(25)
+PROMPTS = prompts_of_all_kinds(15)
 
 
 def params_of(index: int) -> SamplingParams:
@@ -52,8 +52,8 @@ def assert_same(outputs: list[RequestOutput], reference: list[RequestOutput]) ->
 
 def test_the_reference_is_worth_comparing_with(cached: list[RequestOutput]) -> None:
     token_ids = [tuple(output.outputs[0].token_ids) for output in cached]
-    assert len(set(token_ids)) > 15
-    assert sum(map(len, token_ids)) > 250
+    assert len(set(token_ids)) > 9
+    assert sum(map(len, token_ids)) > 150
 
 
 def test_naive_is_cached(cached: list[RequestOutput]) -> None:
@@ -65,7 +65,7 @@ def test_naive_is_cached(cached: list[RequestOutput]) -> None:
         assert output.metrics.kv_cache_bytes == 0
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16])
+@pytest.mark.parametrize("chunk", [1, 7])
 def test_chunked_is_cached(cached: list[RequestOutput], chunk: int) -> None:
     assert_same(one_by_one(bundled_engine(max_num_batched_tokens=chunk)), cached)
 

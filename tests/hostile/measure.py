@@ -59,6 +59,8 @@ def work(cases: Mapping[str, Case], names: Sequence[str], warm_up: Callable[[], 
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pellucid may print is no measurement
     warm_up()
+    gc.collect()
+    gc.freeze()  # what is imported is not looked through again for each case
     print("ready", file=lines)
     for name in names:
         print("started", file=lines)

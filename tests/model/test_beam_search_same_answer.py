@@ -11,7 +11,7 @@ from pellucid.llm import LLM
 from pellucid.loading.hf_config import read_model_config
 from support.checkpoints import write_checkpoint
 
-PARAMS = BeamSearchParams(beam_width=5, n=3, max_tokens=14, stop_token_ids=range(40, 60))
+PARAMS = BeamSearchParams(beam_width=5, n=3, max_tokens=8, stop_token_ids=range(40, 60))
 FAMILIES = (
     "llama",
     "qwen2",

@@ -63,7 +63,7 @@ def test_logits_do_not_depend_on_chunks_batch_or_block_size(model, texts, kv_dty
     alone = [run([text], whole([len(text)]))[0] for text in texts]
     assert (run(texts[:1], chunks(LENGTHS[0], 1))[0] == alone[0]).all()
     assert (run(texts[:1], chunks(LENGTHS[0], 7), block_size=128)[0] == alone[0]).all()
-    for block_size, seed in ((32, 0), (64, 1), (16, 2)):
+    for block_size, seed in ((64, 1), (16, 2)):
         mixed = run(texts, random_steps(LENGTHS, np.random.default_rng(seed)), block_size)
         for one, other in zip(alone, mixed, strict=True):
             assert (one == other).all()

@@ -109,19 +109,20 @@ def logits(path: Path) -> np.ndarray:
     return prompt_logits(decoder, config, EXACT, PROMPT)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_numbers_are_those_of_the_file(name: str, tmp_path: Path) -> None:
-    path = write_foreign_checkpoint(tmp_path, *CASES[name])
-    assert (logits(path) == logits(path / "floats")).all()
+@pytest.fixture(scope="module", params=CASES)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_foreign_checkpoint(tmp_path_factory.mktemp("written"), *CASES[request.param])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_headers_say_what_a_step_takes(name: str, tmp_path: Path) -> None:
-    path = write_foreign_checkpoint(tmp_path, *CASES[name])
+def test_the_numbers_are_those_of_the_file(written: Path) -> None:
+    assert (logits(written) == logits(written / "floats")).all()
+
+
+def test_the_headers_say_what_a_step_takes(written: Path) -> None:
     settings = EngineConfig(backend="cpu", num_threads=2)
-    planned = plan_stored_model(name, open_stored_model(path), settings)
+    planned = plan_stored_model("written", open_stored_model(written), settings)
     backend = make_backend(settings)
-    decoder, config = load_decoder(path, backend)
+    decoder, config = load_decoder(written, backend)
     taken = backend.compile(decoder, config).scratch_bytes(settings.max_num_batched_tokens)
     assert planned.models.model.scratch_bytes == taken
 

@@ -25,7 +25,7 @@ from pellucid.observing.page_files import page_files
 from pellucid.server.config import Limits
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
-from support.http_server import HttpReply, RunningServer, running_server
+from support.http_server import TIMEOUT, HttpReply, RunningServer, running_server
 from support.scripted_model import scripted_engine
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
         thread.start()
         yield sock.getsockname()[1], received
         sock.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(TIMEOUT)
 
 
 # -- models and their files ------------------------------------------------------------------------

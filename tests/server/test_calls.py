@@ -49,6 +49,7 @@ def test_who_goes_away_frees_blocks_within_one_step(
         )
     small.wait_until(lambda: not small.service.under_way, "its end at the server")
     small.wait_until(lambda: not small.engine.has_unfinished_requests, "its end at the engine")
+    small.wait_until(lambda: generation.outputs[0].outputs[0].finish_reason, "the last output")
     assert generation.outputs[0].outputs[0].finish_reason == "abort"
     assert len(generation.outputs[0].outputs[0].token_ids) <= 2
 

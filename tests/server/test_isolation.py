@@ -126,7 +126,7 @@ def explanations_of_preempted_calls(beside: bool) -> tuple[list[Any], int]:
             )
             for _ in range(2)
         ]
-        server.wait_until(lambda: len(server.service.under_way) == 2, "both calls")
+        server.wait_until(lambda: engine.num_unfinished_sequences == 2, "both calls")
         gate.let(60)
         server.wait_until(lambda: engine.events.step == 60, "steps")
         if beside:
@@ -134,7 +134,7 @@ def explanations_of_preempted_calls(beside: bool) -> tuple[list[Any], int]:
             stack.enter_context(
                 server.open_call("/v1/completions", theirs, **{"x-api-key": OTHER_KEY})
             )
-            server.wait_until(lambda: len(server.service.under_way) == 3, "the other call")
+            server.wait_until(lambda: engine.num_unfinished_sequences == 3, "the other call")
         ids = list(server.service.under_way)[:2]
         gate.open()
         frames = [received_until(connection, b"[DONE]") for connection in own]

@@ -1,6 +1,5 @@
 """What one client can take of the server: work is refused before it is done, and places are bounded."""
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -190,12 +189,8 @@ def test_a_client_that_reads_slowly_holds_no_place_in_the_engine() -> None:
     """What it has not read waits in memory; others may begin."""
     with running_server(bundled_engine(), limits=Limits(max_unfinished_completions=20)) as server:
         body = {"prompt": "a", "n": 20, "stream": True, "ignore_eos": True, "logprobs": 20}
-        data = json.dumps({**body, "max_tokens": 200}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-        with socket.socket() as unread:
-            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            unread.connect((server.host, server.port))
-            unread.sendall(head % len(data) + data)
+        body |= {"max_tokens": 20}
+        with server.open_call("/v1/completions", body, buffer=4096):
             server.wait_until(lambda: server.service.under_way, "the request")
             server.wait_until(lambda: server.service.admission.completions.used == 0, "its end")
             assert server.service.under_way, "the client had taken all of it: nothing is tested"

@@ -54,6 +54,7 @@ class RunningServer:
     service: GenerationService
     bodies: BodyMemory
     uvicorn_server: DrainingServer
+    listener: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -84,16 +85,27 @@ class RunningServer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.call("GET", path, None, named)
 
-    def open_call(self, path: str, body: Any, **headers: str) -> socket.socket:
-        """Sends a call; the connection is unread, and the caller closes it."""
+    def open_call(self, path: str, body: Any, buffer: int = 0, **headers: str) -> socket.socket:
+        """Sends a call; the connection is unread, and the caller closes it.
+
+        Args:
+            buffer: bytes that the system keeps of the reply on either side; 0: as it likes.
+        """
         data = json.dumps(body).encode()
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
             f"content-length: {len(data)}\r\n"
         )
         head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
-        connection = socket.create_connection((self.host, self.port), TIMEOUT)
+        connection = socket.socket()
+        connection.settimeout(TIMEOUT)
         try:
+            if buffer:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+                self.listener.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, buffer
+                )  # its connections have it, too
+            connection.connect((self.host, self.port))
             connection.sendall(head.encode() + data)
         except BaseException:
             connection.close()
@@ -154,11 +166,15 @@ def running_server(engine: LLMEngine, **knobs: Any) -> Iterator[RunningServer]:
     async_engine = AsyncLLMEngine(engine, config.limits.max_unfinished_completions)
     serving = make_serving(async_engine, config)
     with listen(config) as listener:
-        server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
+        uvicorn_config = make_uvicorn_config(config, make_app(serving))
+        uvicorn_config.timeout_keep_alive = int(TIMEOUT)  # a slow machine ends no idle connection
+        server = DrainingServer(uvicorn_config, serving.service)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         host, port = listener.getsockname()[:2]
-        running = RunningServer(host, port, engine, serving.service, serving.bodies, server)
+        running = RunningServer(
+            host, port, engine, serving.service, serving.bodies, server, listener
+        )
         running.wait_until(lambda: server.started, "the server's start")
         try:
             yield running

@@ -9,7 +9,7 @@ from typing import Any
 
 from pellucid.server.served_model import FINGERPRINT
 from support.golden_files import shortened
-from support.http_server import TIMEOUT, HttpReply
+from support.http_server import HttpReply
 
 _NAMES = (
     (re.compile(r"[0-9a-f]{24,}"), "ID"),
@@ -92,7 +92,7 @@ def _settled(value: Any, path: str) -> Any:
         return "DURATION"
     if value is not None and _MOMENT.search(path):
         seconds = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
-        assert abs(seconds - time.time()) < TIMEOUT
+        assert abs(seconds - time.time()) < 86_400  # a server may be as old as all its tests
         return "NOW"
     return value
 

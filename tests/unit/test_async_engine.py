@@ -181,7 +181,7 @@ def test_a_reader_that_is_called_back_gets_the_same_whatever_it_leaves_unread() 
     run(serve, max_num_seqs=8)
 
 
-def test_thousands_of_requests_that_end_at_any_moment() -> None:
+def test_hundreds_of_requests_that_end_at_any_moment() -> None:
     rng = random.Random(1)
     ended = {"read": 0, "closed": 0, "aborted": 0, "cancelled": 0}
 
@@ -203,8 +203,8 @@ def test_thousands_of_requests_that_end_at_any_moment() -> None:
         ended[how] += 1
 
     async def serve(engine: AsyncLLMEngine) -> None:
-        tasks = [asyncio.create_task(one(engine, number)) for number in range(2_000)]
-        victims = rng.sample(tasks, 400)
+        tasks = [asyncio.create_task(one(engine, number)) for number in range(800)]
+        victims = rng.sample(tasks, 160)
         for victim in victims:
             await asyncio.sleep(rng.random() / 400)
             if victim.cancel():
@@ -214,7 +214,7 @@ def test_thousands_of_requests_that_end_at_any_moment() -> None:
 
     run(serve, max_num_seqs=32, num_kv_blocks=40)
     assert all(ended.values())
-    assert sum(ended.values()) == 2_000
+    assert sum(ended.values()) == 800
 
 
 def test_a_reader_that_sleeps_gets_all_at_once() -> None:

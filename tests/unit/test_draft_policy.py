@@ -118,11 +118,11 @@ def test_it_knows_what_tokens_cost_that_are_computed_again(
 ) -> None:
     def speedup(policy: DraftPolicy) -> float:
         machine = Machine(acceptance, row_cost, recomputes=True)
-        for _ in range(3000):
+        for _ in range(2000):
             machine.step(policy, ["r"])
         return machine.speedup(1)
 
-    fixed = (speedup(DraftPolicy(k, decides=False)) for k in range(1, 9))
+    fixed = (speedup(DraftPolicy(k, decides=False)) for k in (1, 2, 4, 8))
     assert speedup(DraftPolicy(8, recomputes=True)) > 0.85 * max(1.0, *fixed)
 
 

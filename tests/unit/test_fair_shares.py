@@ -52,7 +52,7 @@ def test_a_greedy_caller_delays_a_first_token_by_a_step_times_the_fair_share(
 
 
 def test_without_fair_shares_it_would_wait_for_all_of_them() -> None:
-    scheduler = greedy_scheduler()
+    scheduler = greedy_scheduler(16)
     assert steps_to_first_token(scheduler, make_request("late", 20, caller="greedy")) > 200
 
 
