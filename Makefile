@@ -137,13 +137,13 @@ test-oracle: $(VENV)/.oracle
 COVERAGE := build/mutants/coverage
 mutants: $(VENV)/.mutants $(COVERAGE)/commit
 	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %) \
-	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %) --coverage $(COVERAGE)
+	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %)
 
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
 $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
-	PYTHONPATH=tools/mutants TEST_SECONDS=$(@D)/durations.json COVERAGE_FILE=$(@D)/.coverage \
-	  $(BIN)/python -m pytest -q $(PARALLEL) -p record_tests --cov=pellucid --cov-context=test --cov-report= \
+	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -q $(PARALLEL) --cov=pellucid --cov-context=test \
+	  --cov-report= --junitxml=$(@D)/tests.xml -o junit_family=xunit1 \
 	  $(addprefix --ignore=tests/,oracle integrations page hostile)
 	git rev-parse HEAD > $@
 
