@@ -2,11 +2,11 @@
 prefix store."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from pellucid.backends.ops import BlockBytes, KVCache
+from pellucid.execution.prefix_store import DiskPrefixStore
 from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block_ops import (
@@ -22,27 +22,6 @@ from pellucid.scheduling.block_ops import (
 )
 
 
-class PrefixStore(Protocol):
-    """Stores blocks beyond their lives in the pool. Its calls do not wait for a disk."""
-
-    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        """Whether this block should be saved: it is not in the queue yet, and the queue has room for it.
-
-        Args:
-            num_blocks: blocks that the queue must have room for; for a snapshot, the number of its pieces, of
-                which this is the first.
-        """
-        ...
-
-    def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: BlockBytes) -> None:
-        """Queues a block to be saved."""
-        ...
-
-    def start_reading(self, read: Read) -> None:
-        """Begins to read blocks, and a snapshot, as `Read` says."""
-        ...
-
-
 class BlockTransfer:
     """Moves blocks and recurrent states within a KV cache, and between the cache, the swap file and the prefix store.
 
@@ -55,7 +34,7 @@ class BlockTransfer:
     def __init__(
         self,
         kv_cache: KVCache,
-        prefix_store: PrefixStore | None = None,
+        prefix_store: DiskPrefixStore | None = None,
         swap_file: SwapFile | None = None,
     ) -> None:
         self._kv_cache = kv_cache
