@@ -22,14 +22,18 @@ from pellucid.inputs.prompts import EncodedPrompt, Prompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import Snapshot
 from pellucid.outputs import CompletionDelta, KVCacheUsage, SpeculationStatistics
+from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.prefix_index import PrefixListener
 
 __all__ = [
     "AnswerSoFar",
     "AsyncLLMEngine",
     "AsyncTokenStream",
+    "BlockKey",
     "EngineStoppedError",
     "Inspector",
     "NoBlocksError",
+    "PrefixListener",
     "SideEngine",
     "Signal",
     "TextThreads",
@@ -221,6 +225,14 @@ class AsyncLLMEngine:
             with_tokens: name the tokens of each request.
         """
         return await self._thread.ask(partial(self._engine.snapshot, with_tokens))
+
+    def watch_prefixes(self, listener: PrefixListener) -> None:
+        """Tells `listener` of every block that the prefix index gets or loses, on the engine's thread.
+
+        Raises:
+            ValueError: the index has blocks already.
+        """
+        self._engine.watch_prefixes(listener)
 
     async def inspect(self, look: Callable[[Inspector], Result]) -> Result:
         """Calls `look` on the engine's thread between two steps, and returns its result. `look` delays the

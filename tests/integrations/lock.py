@@ -14,6 +14,7 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 TESTED = (
+    "ai-dynamo-runtime==1.6.1",
     "langchain-openai==1.7.3",
     "litellm==1.106.2",
     "lm-eval[api]==0.4.13",

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pellucid.cli.output.summary import memory_facts
 from pellucid.cli.output.terminal import note, note_all, note_facts
@@ -13,6 +14,9 @@ from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, Specu
 from pellucid.cli.parsing.panels import MODEL, Options, Panel
 from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
+
+if TYPE_CHECKING:
+    from pellucid.server.config import KVEventsConfig
 
 LISTENING, ACCESS = Panel("Address and model name"), Panel("Access")
 NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "uvloop")
@@ -46,6 +50,17 @@ class ListeningOptions(Options):
     otlp_endpoint: str | None = LISTENING.option(
         "URL",
         "OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
+    )
+    kv_events: str | None = LISTENING.option(
+        "ADDRESS",
+        "Publish which blocks can be found, for routers: vLLM's KV events on a ZeroMQ address such as tcp://*:5557."
+        " Who reaches it can read the tokens of all prompts.",
+    )
+    kv_events_replay: str | None = LISTENING.option(
+        "ADDRESS", "Where routers ask for KV events that they missed, such as tcp://*:5558."
+    )
+    kv_events_topic: str = LISTENING.option(
+        "TEXT", "Topic of KV events; llm-d reads kv@POD@MODEL.", default="", show_default="none"
     )
     keep_billing_block: bool = LISTENING.flag(
         "Keep the block of Claude Code's system prompt that changes with every request. The prefix"
@@ -117,6 +132,7 @@ def serve(
         model_names=tuple(listening_options.model_name or words.short_name()),
         keep_billing_block=listening_options.keep_billing_block,
         otlp_endpoint=listening_options.otlp_endpoint,
+        kv_events=_kv_events_config(listening_options),
         api_keys=ApiKeys.read(access_options.api_keys, given=access_options.api_key or ()),
         isolate_keys=access_options.isolate_keys,
         allow_anyone=access_options.allow_anyone,
@@ -144,6 +160,21 @@ def serve(
             f"serving {(*config.model_names, engine.model.name)[0]} and the live page at {url}"
         ),
     )
+
+
+def _kv_events_config(options: ListeningOptions) -> "KVEventsConfig | None":
+    from pellucid.server.config import KVEventsConfig
+
+    if options.kv_events is not None:
+        return KVEventsConfig(
+            endpoint=options.kv_events,
+            replay_endpoint=options.kv_events_replay,
+            topic=options.kv_events_topic,
+        )
+    for name in ("kv_events_replay", "kv_events_topic"):
+        if value := getattr(options, name):
+            raise ValueError(f"{name}={value!r}: needs kv_events")
+    return None
 
 
 def _set_up_logs(log_calls: bool) -> None:

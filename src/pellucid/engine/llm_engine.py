@@ -38,6 +38,7 @@ from pellucid.outputs import (
 )
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.prefix_index import PrefixListener
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.draft_model import DraftBlocks, DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
@@ -177,6 +178,17 @@ class LLMEngine:
             return None
         now = self._core.speculation.statistics
         return replace(now, right_by_position=list(now.right_by_position))
+
+    def watch_prefixes(self, listener: PrefixListener) -> None:
+        """Tells `listener` of every block that the prefix index gets or loses.
+
+        Raises:
+            ValueError: the index has blocks already.
+        """
+        index = self.scheduler.kv_cache_manager.block_pool.index
+        if len(index):
+            raise ValueError("listener: must come before the first request; the index has blocks")
+        index.listener = listener
 
     def close(self) -> None:
         """Writes the blocks that wait for `prefix_cache_dir`, and saves no further blocks there.

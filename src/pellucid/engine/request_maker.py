@@ -1,5 +1,6 @@
 """The request maker: checks a caller's request against the model, and makes the scheduler's requests for it."""
 
+import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -223,5 +224,6 @@ class RequestMaker:
             )
         is_longer = any(num_prompt_tokens > length for length in self._trained_lengths)
         rope_length = num_prompt_tokens if is_longer else None
-        # Quoted: no salt that a caller chooses can look like another pair.
-        return ascii((cache_salt, rope_length)).encode()
+        # A salt that a caller chooses begins with a quotation mark, and so looks like no length.
+        length = "" if rope_length is None else str(rope_length)
+        return (length + ("" if cache_salt is None else json.dumps(cache_salt))).encode()

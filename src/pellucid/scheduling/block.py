@@ -15,6 +15,7 @@ class BlockKey:
         group: of the layers whose keys and values it holds.
         caller: whose request it was made for: no other caller is told that the same tokens are there under another
             salt.
+        salt: of the request that it was made for.
     """
 
     block_hash: bytes
@@ -23,6 +24,7 @@ class BlockKey:
     token_ids: tuple[int, ...]
     group: int = 0
     caller: str = field(default="", compare=False)
+    salt: bytes = field(default=b"", compare=False)
 
 
 class Block:

@@ -114,9 +114,8 @@ class BlockTable:
             token_ids = tuple(self.request.token_ids(start, start + self._block_size))
             parent = keys[-1].block_hash if keys else self._root()
             digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-            keys.append(
-                BlockKey(digest, parent, len(keys), token_ids, self.group, self.request.caller)
-            )
+            caller, salt = self.request.caller, self.request.cache_salt
+            keys.append(BlockKey(digest, parent, len(keys), token_ids, self.group, caller, salt))
         return keys[index]
 
     def _root(self) -> bytes:

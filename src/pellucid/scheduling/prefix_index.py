@@ -4,6 +4,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
+from typing import Protocol
 
 from pellucid.scheduling.block import Block, BlockKey
 
@@ -60,14 +61,26 @@ class PrefixMatch:
     miss: PrefixMiss | None
 
 
+class PrefixListener(Protocol):
+    """Is told of every change of a prefix index, on the engine's thread: it should be done in microseconds."""
+
+    def added(self, key: BlockKey) -> None: ...
+
+    def removed(self, key: BlockKey) -> None: ...
+
+
 class PrefixIndex:
     """Sealed blocks by hash and by parent.
 
     Args:
         num_blocks: of the pool; bounds the memory of what was evicted.
+
+    Attributes:
+        listener: is told of every change; None: nobody is.
     """
 
     def __init__(self, num_blocks: int) -> None:
+        self.listener: PrefixListener | None = None
         self._blocks: dict[bytes, Block] = {}
         # parent hash -> first token -> block hash -> None, in order of sealing
         self._children: dict[bytes, dict[int, dict[bytes, None]]] = {}
@@ -97,6 +110,8 @@ class PrefixIndex:
         if key.index == 0:
             self._first_blocks[_without_salt(key)] += 1
         self._evicted.pop(key.block_hash, None)
+        if self.listener is not None:
+            self.listener.added(key)
 
     def remove(self, key: BlockKey) -> None:
         del self._blocks[key.block_hash]
@@ -116,6 +131,8 @@ class PrefixIndex:
         self._evicted[key.block_hash] = self._num_evicted
         if len(self._evicted) > self._max_evicted:
             self._evicted.popitem(last=False)
+        if self.listener is not None:
+            self.listener.removed(key)
 
     def explain_miss(self, key: BlockKey, at_token: int) -> PrefixMiss:
         """Why there is no block with this key, though there are those before it.

@@ -102,7 +102,8 @@ class Request:
     grammar: TokenGrammar | None = None  # of this completion alone
     thinking_budget: TokenBudget | None = None  # of this completion alone
     index: int = 0  # which of the n completions: picks the random stream of the seed
-    cache_salt: bytes = b""  # only requests with the same salt share blocks
+    # Only requests with the same salt share blocks. The caller's own salt stands there as JSON, alone as a rule.
+    cache_salt: bytes = b""
     priority: int = 0  # lower is sooner, among the requests of a caller
     caller: str = ""  # callers share the engine fairly
     caller_weight: float = 1.0  # of the caller's share

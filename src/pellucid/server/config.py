@@ -65,6 +65,35 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KVEventsConfig:
+    """Where the changes of the prefix index are published. Who reaches these addresses can read the tokens of all
+    prompts and answers.
+
+    Args:
+        endpoint: ZeroMQ's address for readers, as "tcp://*:5557".
+        replay_endpoint: where readers ask for what they missed; None: they cannot.
+        topic: what the messages begin with; llm-d reads "kv@POD@MODEL".
+
+    Raises:
+        ValueError: an address is not tcp:// or ipc://.
+    """
+
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        for name, address in (
+            ("kv_events", self.endpoint),
+            ("kv_events_replay", self.replay_endpoint),
+        ):
+            if address is not None and not address.startswith(("tcp://", "ipc://")):
+                raise ValueError(
+                    f"{name}={address!r}: must be tcp://ADDRESS:PORT or ipc://PATH; * stands for all addresses"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """The settings of a server.
 
@@ -82,6 +111,7 @@ class ServerConfig:
         keep_billing_block: show the model the block of Claude Code's system prompt that changes with every
             request, so that no prompt of it is found in the cache.
         otlp_endpoint: address of an OpenTelemetry collector that gets spans and durations; None: they are not made.
+        kv_events: where the changes of the prefix index are published; None: nowhere.
         keepalive_seconds: seconds without a frame after which a stream gets a keepalive.
         stall_seconds: time without a step, while requests are unfinished, after which /health fails.
         limits: see `Limits`.
@@ -100,6 +130,7 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()
     keep_billing_block: bool = False
     otlp_endpoint: str | None = None
+    kv_events: KVEventsConfig | None = None
     keepalive_seconds: float = 15.0
     stall_seconds: float = 120.0
     limits: Limits = field(default_factory=Limits)

@@ -51,6 +51,7 @@ def run_server(
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
         host, port = listener.getsockname()[:2]
         end_telemetry = _start_telemetry(serving)
+        end_kv_events = _start_kv_events(serving)
         # What exists now lives as long as the process. A full collection of it would stop all streams for 40 ms.
         gc.freeze()
         thresholds = gc.get_threshold()
@@ -62,6 +63,7 @@ def run_server(
             gc.set_threshold(*thresholds)
             gc.unfreeze()
             asyncio.run(engine.shutdown())
+            end_kv_events()
             end_telemetry()
 
 
@@ -73,6 +75,18 @@ def _start_telemetry(serving: Serving) -> Callable[[], None]:
     telemetry, end = Telemetry.exporting(endpoint, serving.model.name)
     serving.service.on_ended.append(telemetry.record)
     return end
+
+
+def _start_kv_events(serving: Serving) -> Callable[[], None]:
+    """Starts publishing KV events, if an address is configured. Returns a function that stops it."""
+    config = serving.config.kv_events
+    if config is None:
+        return lambda: None
+    try:
+        from pellucid.server.kv_events.publisher import KVEventPublisher
+    except ImportError:
+        raise ValueError("kv_events: needs ZeroMQ: pip install 'pellucid[kv-events]'") from None
+    return KVEventPublisher.of(serving.service.engine, config).close
 
 
 def _allow_open_files(number: int) -> None:
