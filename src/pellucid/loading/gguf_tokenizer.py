@@ -6,7 +6,6 @@ lists merges too; and "gemma4", the same BPE with merges.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 
 from tokenizers import (
     AddedToken,
@@ -31,6 +30,7 @@ from pellucid.loading.gguf_tokenizer_facts import (
 )
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
+from pellucid.loading.scored_merges import merges_from_scores
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 
 _SPACE = "▁"
@@ -153,7 +153,9 @@ def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> list[tuple[s
             f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    return _merges_from_scores(normal, vocabulary.ids)
+    return merges_from_scores(
+        [token for token, _ in normal], [score for _, score in normal], vocabulary.ids
+    )
 
 
 def _sentencepiece_bpe(
@@ -185,38 +187,6 @@ def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
     """Whether a text gets a space before it where the file does not say: as in Llama 2, unlike in Gemma, whose
     files by Google and Ollama leave it out."""
     return facts.kind == SCORED and not metadata.string(_ARCHITECTURE, "").startswith("gemma")
-
-
-def _merges_from_scores(
-    scored: Iterable[tuple[str, float]], ids: Mapping[str, int]
-) -> list[tuple[str, str]]:
-    """The merges that SentencePiece's scores stand for: all splits of each token, the token with the best score
-    first.
-
-    The order of the splits is transformers' (convert_slow_tokenizer.py, `generate_merges`).
-
-    Args:
-        scored: tokens that merges may end in, with their scores.
-        ids: of tokens that merges may be made of.
-    """
-    by_score: dict[float, list[str]] = {}
-    for token, score in scored:
-        by_score.setdefault(score, []).append(token)
-    merges: list[tuple[str, str]] = []
-    for score in sorted(by_score, reverse=True):
-        tokens = by_score[score]
-        first = len(merges)
-        for token in tokens:
-            merges += [
-                (left, right)
-                for i in range(len(token) - 1, 0, -1)
-                if (left := token[:i]) in ids and (right := token[i:]) in ids
-            ]
-        if len(tokens) > 1:  # the longest parts of all these tokens come first
-            merges[first:] = sorted(
-                merges[first:], key=lambda pair: (len(pair[0]), len(pair[1])), reverse=True
-            )
-    return merges
 
 
 def _post_processor(
