@@ -27,7 +27,7 @@ PROMPT_TOKENS = 32
 STEPS_PER_TURN = 4
 WARM_UP_STEPS = 10
 BOOKED = "ledgers, always"
-BOOKKEEPING = ("begin_step", "record_work", "observe_tokens", "end_step")
+BOOKKEEPING = ("observe_schedule", "observe_tokens", "end_step")
 
 
 def main() -> None:

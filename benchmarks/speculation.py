@@ -51,7 +51,7 @@ from pellucid.models.registry import decoder_class
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.scheduling.scheduler_output import BlockIds, ScheduledRequest
 from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
 
@@ -83,8 +83,10 @@ class Script:
         self._execute = engine.model_runner.execute
         engine.model_runner.execute = self.execute  # type: ignore[method-assign]
 
-    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
-        computed = self._execute(scheduled_requests)
+    def execute(
+        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+    ) -> ComputedStep:
+        computed = self._execute(scheduled_requests, block_tables)
         if not self.texts:
             return computed
         drawn, end = dict(computed.drawn), 0
@@ -352,9 +354,11 @@ class ForwardTimes:
         self._execute = engine.model_runner.execute
         engine.model_runner.execute = self.execute  # type: ignore[method-assign]
 
-    def execute(self, scheduled_requests: Sequence[ScheduledRequest]) -> ComputedStep:
+    def execute(
+        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+    ) -> ComputedStep:
         begin = time.perf_counter()
-        computed = self._execute(scheduled_requests)
+        computed = self._execute(scheduled_requests, block_tables)
         if all(each.is_decoding for each in scheduled_requests):
             self.seconds.append(time.perf_counter() - begin)
         return computed

@@ -40,8 +40,8 @@ def step_logits(engine: LLMEngine) -> list[np.ndarray]:
     rows: list[np.ndarray] = []
     execute = engine.model_runner.execute
 
-    def keep(scheduled):  # type: ignore[no-untyped-def]
-        computed = execute(scheduled)
+    def keep(scheduled, block_tables):  # type: ignore[no-untyped-def]
+        computed = execute(scheduled, block_tables)
         if scheduled[0].samplers:
             rows.append(computed.rows[-1].copy())
         return computed
