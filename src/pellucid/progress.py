@@ -76,13 +76,16 @@ def _bar(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
 
 @contextmanager
 def _lines(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
-    """A first line after a second, even if nothing has been reported, then one every few seconds."""
+    """A first line after a second, even if nothing has been reported, then one every few seconds, and one when all is
+    done, if there were others."""
     lock = threading.Lock()
     latest, next_line = (0, 0), time.monotonic() + FIRST_LINE
+    written: tuple[int, int] | None = None
 
     def write(interval: float) -> None:
-        nonlocal next_line
+        nonlocal next_line, written
         next_line = time.monotonic() + interval
+        written = latest
         numbers = status(*latest)
         print(f"{label}: {numbers}" if numbers else f"{label} ...", file=sys.stderr, flush=True)
 
@@ -107,3 +110,6 @@ def _lines(label: str, status: Callable[[int, int], str]) -> Iterator[Show]:
     finally:
         with lock:
             timer.cancel()
+            done, total = latest
+            if written not in (None, latest) and done == total:
+                write(LINE_INTERVAL)

@@ -10,7 +10,7 @@ from pellucid.backends.base import ThreadUse
 from pellucid.backends.ops import Array, ForwardBatch, KVCache
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
-from support.command_line import CommandLine, InterruptedDecoder
+from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder
 from support.fake_model import FakeBackend, FakeDecoder, fake_engine
 
 
@@ -28,6 +28,16 @@ def test_stdout_is_the_text_alone(pellucid: CommandLine) -> None:
     expected = answer("h e y", seed=1, max_tokens=20, ignore_eos=True)
     assert ran.status == 0
     assert ran.out == expected.outputs[0].text != ""
+
+
+def test_it_says_when_a_model_can_only_continue(
+    pellucid: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChatTokenizer, "has_chat_template", False)
+    said = pellucid("run", "h e y", "--max-tokens", "1").err.splitlines()[0]
+    assert said.endswith("has no chat template: it continues the prompt")
+    for silent in ("--raw", "--quiet"):
+        assert said not in pellucid("run", "h e y", "--max-tokens", "1", silent).err
 
 
 def test_the_last_line_says_what_it_cost_and_how_to_repeat_it(pellucid: CommandLine) -> None:

@@ -74,6 +74,7 @@ def test_progress_lines_are_rare_and_plain(
         "prefill: 4 of 40 tokens, 3.20 tok/s",
         "prefill: 20 of 40 tokens, 3.20 tok/s",
         "prefill: 36 of 40 tokens, 3.20 tok/s",
+        "prefill: 40 of 40 tokens, 3.20 tok/s",  # nobody is left with a line that says 36
     ]
 
 

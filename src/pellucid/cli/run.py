@@ -12,7 +12,13 @@ import typer
 from pellucid.cli.generation import count_answer, count_tokens, load, stream_answer, stream_text
 from pellucid.cli.output.json_output import print_json, request_object
 from pellucid.cli.output.summary import answer_facts, brief_facts
-from pellucid.cli.output.terminal import BOLD, EXIT_BY_FINISH_REASON, AnswerWriter, note_facts
+from pellucid.cli.output.terminal import (
+    BOLD,
+    EXIT_BY_FINISH_REASON,
+    AnswerWriter,
+    note_all,
+    note_facts,
+)
 from pellucid.cli.parsing import options
 from pellucid.cli.parsing.model_and_prompt import ModelAndPrompt, PromptOptions
 from pellucid.cli.parsing.panels import MODEL, OUTPUT
@@ -80,6 +86,8 @@ def run(
             shows_memory=verbose,
         )
         prompt = prompt_options.prompt(llm, text, is_bundled=model is None)
+        if not quiet and prompt_options.raw is None and not llm.tokenizer.has_chat_template:
+            note_all([f"{llm.engine.model.name} has no chat template: it continues the prompt"])
         params: RequestParams = sampling_params
         if search is not None:
             params = options.beam_search_params(search, sampling_params)
