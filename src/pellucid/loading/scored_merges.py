@@ -21,7 +21,7 @@ def merges_from_scores(
     The order is transformers' (convert_slow_tokenizer.py, `generate_merges`): by falling scores; among tokens of one
     score by falling lengths of the left part and of the right one; then as the tokens stand.
 
-    Splits are looked up by hashes of their parts, for all tokens at once, which takes less than half of the time of
+    Splits are looked up by hashes of their parts, for all tokens at once, which takes three fifths of the time of
     looking up texts. Where two texts share a hash, the texts themselves decide.
 
     Args:
