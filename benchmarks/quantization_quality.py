@@ -48,7 +48,11 @@ class Quality:
 
 
 def next_token_log_probs(
-    decoder: Decoder, config: ModelConfig, backend: Backend, token_ids: list[int]
+    decoder: Decoder,
+    config: ModelConfig,
+    backend: Backend,
+    token_ids: list[int],
+    kv_dtype: str = "f32",
 ) -> LogProbs:
     """Of each token's successor, computed as one prefill."""
     num_tokens = len(token_ids)
@@ -65,7 +69,7 @@ def next_token_log_probs(
         logits_indices=positions,
         state_slots=np.zeros(1, np.int32),
     )
-    kv_cache = backend.make_kv_cache(config, num_groups * num_blocks, BLOCK_SIZE, "f32")
+    kv_cache = backend.make_kv_cache(config, num_groups * num_blocks, BLOCK_SIZE, kv_dtype)
     logits = np.asarray(decoder.forward(batch, kv_cache), np.float64)
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

@@ -52,9 +52,9 @@ struct Buffers {
 Buffers buffers_in(Scratch& scratch, std::int64_t num_rows, std::int64_t padded_dim) {
   Buffers buffers{};
   buffers.queries.values = scratch.take<float>(num_rows * padded_dim);
-  buffers.queries.scales = scratch.take<float>(num_rows);
-  buffers.queries.starts =
-      scratch.take<std::int32_t>(num_rows * padded_dim / kInt4GroupDims + num_rows);
+  const std::int64_t num_groups = num_rows * (padded_dim / kKVGroupDims);
+  buffers.queries.scales = scratch.take<float>(num_groups);
+  buffers.queries.starts = scratch.take<std::int32_t>(num_groups);
   buffers.next = scratch.take_partials(num_rows, padded_dim);
   buffers.folded = scratch.take_partials(num_rows, padded_dim);
   return buffers;
@@ -138,6 +138,9 @@ struct AttentionRun {
   void finish(const AttentionItem& item, const Partials& folded) const {
     for (std::int64_t row = 0; row < buffers.queries.num_rows; ++row) {
       const std::int64_t head = item.kv_head * rows_per_token() + row % rows_per_token();
+      if (kernel.rotate_back != nullptr) {
+        kernel.rotate_back(layer.padded_dim, folded.values + row * layer.padded_dim);
+      }
       kernels.finish(folded, row, layer.padded_dim, layer.head_dim,
                      options.sinks == nullptr ? nullptr : options.sinks + head,
                      arrays.y + offset(item, row, arrays.y_stride));

@@ -31,7 +31,7 @@ struct AttentionLimits {
   std::int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
   // Dimensions with the padding of any format.
   std::int64_t padded_dim() const {
-    return (head_dim + kInt4GroupDims - 1) / kInt4GroupDims * kInt4GroupDims;
+    return (head_dim + kKVGroupDims - 1) / kKVGroupDims * kKVGroupDims;
   }
 };
 

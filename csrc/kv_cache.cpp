@@ -5,28 +5,40 @@
 #include <cassert>
 #include <cstring>
 
+#include "memory_units.h"
+#include "rounding.h"
+
 namespace pellucid {
 namespace {
 
-constexpr const char* kFormatNames[kNumKVFormats] = {"f32", "bf16", "int8", "int4"};
-constexpr int kNumberBits[kNumKVFormats] = {32, 16, 8, 4};
+struct FormatFacts {
+  const char* name;
+  int key_bits;
+  int value_bits;
+};
+
+// In the order of KVFormat.
+constexpr FormatFacts kFormats[kNumKVFormats] = {
+    {"f32", 32, 32}, {"bf16", 16, 16}, {"int8", 8, 8}, {"int8,int4", 8, 4}, {"int4", 4, 4}};
 constexpr std::int64_t kScaleBytes = 2;
 
 // The sizes and distances of a layer of the group, as if its blocks stood one after the other.
 KVView view_of(const KVShape& shape, const KVGroup& group) {
-  const int bits = kNumberBits[static_cast<int>(shape.format)];
-  const std::int64_t padding = shape.format == KVFormat::kInt4 ? kInt4GroupDims : 16;
+  const FormatFacts& format = kFormats[static_cast<int>(shape.format)];
+  const std::int64_t padding = format.value_bits == 4 ? kKVGroupDims : 16;
   KVView view{};
   view.block_size = shape.block_size;
   view.num_kv_heads = group.num_kv_heads;
   view.head_dim = group.head_dim;
-  view.padded_dim = (group.head_dim + padding - 1) / padding * padding;
-  view.num_groups = 0;
-  if (shape.format == KVFormat::kInt8) view.num_groups = 1;
-  if (shape.format == KVFormat::kInt4) view.num_groups = view.padded_dim / kInt4GroupDims;
-  view.value_offset = kTileTokens * view.padded_dim * bits / 8;
-  view.scale_offset = 2 * view.value_offset;
-  view.tile_bytes = view.scale_offset + 2 * view.num_groups * kTileTokens * kScaleBytes;
+  view.padded_dim = round_up(group.head_dim, padding);
+  const std::int64_t num_groups = round_up(view.padded_dim, kKVGroupDims) / kKVGroupDims;
+  if (format.key_bits <= 8) view.key_groups = num_groups;
+  if (format.value_bits == 8) view.value_groups = 1;
+  if (format.value_bits == 4) view.value_groups = num_groups;
+  view.value_offset = kTileTokens * view.padded_dim * format.key_bits / 8;
+  view.scale_offset = view.value_offset + kTileTokens * view.padded_dim * format.value_bits / 8;
+  const std::int64_t num_scales = kTileTokens * (view.key_groups + view.value_groups);
+  view.tile_bytes = round_up(view.scale_offset + num_scales * kScaleBytes, kCacheLine);
   view.head_bytes = shape.block_size / kTileTokens * view.tile_bytes;
   view.block_bytes = group.num_kv_heads * view.head_bytes;
   return view;
@@ -43,12 +55,12 @@ bool has_one_shape(const KVShape& shape) {
 
 std::optional<KVFormat> find_kv_format(std::string_view name) {
   for (int i = 0; i < kNumKVFormats; ++i) {
-    if (name == kFormatNames[i]) return static_cast<KVFormat>(i);
+    if (name == kFormats[i].name) return static_cast<KVFormat>(i);
   }
   return std::nullopt;
 }
 
-const char* kv_format_name(KVFormat format) { return kFormatNames[static_cast<int>(format)]; }
+const char* kv_format_name(KVFormat format) { return kFormats[static_cast<int>(format)].name; }
 
 std::int64_t kv_bytes_per_block(const KVShape& shape) {
   std::int64_t most = 0;

@@ -11,16 +11,17 @@
 //   V [16 tokens / cell][dims][cell]
 //   scales of K, then those of V [groups][16 tokens], in bf16
 //
-// K and V begin at cache lines.
+// K and V begin at cache lines: tiles are padded to whole ones.
 //
-//   format  cell                                    group of numbers that share a scale
-//   f32     1 number, 4 bytes                       none
-//   bf16    2 numbers                               none
-//   int8    4 numbers; K: code + 128, V: code       the head of a token
-//   int4    8 numbers: 0..3 in the low halves of    32 dimensions of a token
-//           4 bytes, 4..7 in the high ones; code + 8
+//   format     cell                                    group of numbers that share a scale
+//   f32        1 number, 4 bytes                       none
+//   bf16       2 numbers                               none
+//   int8       4 numbers; K: code + 128, V: code       K: 32 dimensions of a token, V: its head
+//   int4       8 numbers: 0..3 in the low halves of    32 dimensions of a token, rotated:
+//              4 bytes, 4..7 in the high ones; code+8  kernels/hadamard.h
+//   int8,int4  K as in int8, V as in int4
 //
-// Dimensions are padded with zeros to 16, int4 to 32.
+// Dimensions are padded with zeros to 16, with int4 to 32.
 //
 // A model's layers may be in several groups, each with block tables of its own. A block then holds
 // keys and values of one group. All blocks have the size of the largest group's.
@@ -37,7 +38,7 @@
 
 namespace pellucid {
 
-// "f32", "bf16", "int8" or "int4", as in EngineConfig.kv_cache_dtype.
+// "f32", "bf16", "int8", "int8,int4" or "int4", as in EngineConfig.kv_cache_dtype.
 std::optional<KVFormat> find_kv_format(std::string_view name);
 const char* kv_format_name(KVFormat format);
 

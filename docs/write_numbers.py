@@ -155,7 +155,7 @@ def memory_rows() -> Sequence[Row]:
             '"8 bits halve the cache, 4 bits quarter it"',
             "bits and scales: 8 + 16/32, 4 + 16/32",
             f"{new / eight:.2f} and {new / four:.2f} times fewer bytes",
-            "Scales take their share. pellucid's formats have one scale for a head (int8) and for 32 numbers (int4):"
+            "Scales take their share. pellucid's formats have one scale for 32 numbers, values in int8 for a head:"
             f" {new / kv_bytes(LLAMA3, 'int8'):.2f} and {new / kv_bytes(LLAMA3, 'int4'):.2f}"
             " times.",
             "`pellucid eval-kv`; the page's Compare",

@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
               roofline.int8_ops_per_second * 1e-9);
   double peak = roofline.bf16_flops_per_second;
   if (*format == KVFormat::kF32) peak = roofline.f32_flops_per_second;
-  if (*format == KVFormat::kInt8 || *format == KVFormat::kInt4) peak = roofline.int8_ops_per_second;
+  if (*format >= KVFormat::kInt8) peak = roofline.int8_ops_per_second;
 
   for (const Shape& shape : kShapes) {
     const double token_bytes =

@@ -27,9 +27,11 @@ template <class S, class Weights, int kRows_, int kVectors>
 struct FloatAttention {
   using Input = typename Weights::Input;
   static constexpr int kMaxRows = kRows_;
+  static constexpr void (*kRotateBack)(std::int64_t, float*) = nullptr;
 
-  static void prepare(const KVView& kv, const float* q, std::int64_t row,
+  static void prepare(const KVView& kv, const float* q, float scale, std::int64_t row,
                       const QueryRows& queries) {
+    queries.scales[row] = scale;
     Input* const values = static_cast<Input*>(queries.values) + row * kv.padded_dim;
     for (std::int64_t d = 0; d < kv.padded_dim; d += S::kLanes) {
       round_to<S>(values + d, load_padded<S>(q + d, kv.head_dim - d));
@@ -69,7 +71,7 @@ struct FloatAttention {
   static void scores(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                      std::int64_t row, TilePrefetcher& prefetcher, float* scores) {
     const std::int64_t num_keys = keys.num_tiles * kTileTokens;
-    const LocalQueries<Input, kRows> q(queries, kv.padded_dim, row);
+    const LocalQueries<Input, kRows> q(queries, kv.padded_dim, row, 1);
     std::int64_t key = 0;
     for (; key + kVectors * S::kLanes <= num_keys; key += kVectors * S::kLanes) {
       score_tile<kRows, kVectors>(kv, q, keys, key, prefetcher, scores);

@@ -12,9 +12,10 @@
 
 namespace pellucid {
 
-enum class KVFormat : std::uint8_t { kF32, kBF16, kInt8, kInt4 };
+// Of keys and values; kInt8Int4: keys in int8, values in int4.
+enum class KVFormat : std::uint8_t { kF32, kBF16, kInt8, kInt8Int4, kInt4 };
 
-constexpr int kNumKVFormats = 4;
+constexpr int kNumKVFormats = 5;
 
 // Tokens of a tile, side by side in the cache. Tiles, and ranges of tiles, begin at multiples of
 // their size in the sequence, so the place of a query in each product follows from its position
@@ -30,7 +31,7 @@ constexpr std::int64_t first_seen(std::int64_t position, std::int64_t window) {
   return window == 0 || first < 0 ? 0 : first;
 }
 
-constexpr int kInt4GroupDims = 32;  // dimensions that share a scale
+constexpr int kKVGroupDims = 32;  // dimensions of a head whose codes share a scale
 constexpr int kMaxHeadDim = 512;
 
 // The layout of one layer of the cache, for kernels; kv_cache.h describes the bytes.
@@ -44,8 +45,9 @@ struct KVView {
   std::int64_t block_size;    // tokens
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
-  std::int64_t padded_dim;  // head_dim and zeros
-  std::int64_t num_groups;  // scales of a token's K or V
+  std::int64_t padded_dim;    // head_dim and zeros
+  std::int64_t key_groups;    // scales of a token's K; the last may have fewer dimensions
+  std::int64_t value_groups;  // scales of a token's V
 
   std::uint8_t* tile(std::int64_t block, std::int64_t kv_head, std::int64_t tile_of_block) const {
     return blocks + block * block_bytes + kv_head * head_bytes + tile_of_block * tile_bytes;
@@ -63,10 +65,12 @@ struct KVRows {
 // Queries in the form that a format's kernels read: the heads of one kv-head at neighbouring
 // positions.
 struct QueryRows {
-  void* values;          // [num_rows, padded_dim], f32, bf16 or s8
-  float* scales;         // [num_rows]: scale * product is a score, in units of log 2, or of the cap
-  std::int32_t* starts;  // [num_rows, groups], s8 only: the initial value of each sum of products
-  std::int64_t num_rows;        // tokens * rows_per_token, heads of a token side by side
+  void* values;  // [num_rows, padded_dim], f32, bf16 or s8
+  // [num_rows], s8 [num_rows, groups]: scale * product is a score, or a group's share of it, in
+  // units of log 2, or of the cap.
+  float* scales;
+  std::int32_t* starts;   // [num_rows, groups], s8 only: the initial value of each sum of products
+  std::int64_t num_rows;  // tokens * rows_per_token, heads of a token side by side
   std::int64_t rows_per_token;  // H / K
   std::int64_t first_position;  // of the first token
 };
@@ -105,6 +109,8 @@ struct AttentionKernel {
   // Computes all rows over one range, and meanwhile prefetches `next`, which may be empty.
   void (*attend)(const KVView& kv, const QueryRows& queries, const KeyRange& keys,
                  const KeyRange& next, const AttentionOptions& options, const Partials& result);
+  // Replaces sums of rotated values [padded_dim] by those of the values; null: none are rotated.
+  void (*rotate_back)(std::int64_t padded_dim, float* values);
 };
 
 struct AttentionKernels {

@@ -67,8 +67,10 @@ inline __attribute__((always_inline)) void add_code_products(
 // Rows of queries at a distance that the compiler knows, so that one register addresses them all.
 template <class Input, int kRows>
 struct LocalQueries {
-  LocalQueries(const QueryRows& queries, std::int64_t padded_dim, std::int64_t row)
-      : scales(queries.scales + row) {
+  // `scales_per_row`: in queries.scales.
+  LocalQueries(const QueryRows& queries, std::int64_t padded_dim, std::int64_t row,
+               std::int64_t scales_per_row)
+      : scales(queries.scales + row * scales_per_row) {
     const Input* const from = static_cast<const Input*>(queries.values) + row * padded_dim;
     for (int r = 0; r < kRows; ++r) {
       __builtin_memcpy(values[r], from + r * padded_dim,
@@ -76,7 +78,7 @@ struct LocalQueries {
     }
   }
 
-  const float* const scales;  // [kRows]
+  const float* const scales;  // [kRows, scales_per_row]
   alignas(64) Input values[kRows][kMaxHeadDim];
 };
 

@@ -70,9 +70,9 @@ template <class F>
 void prepare_query(const KVView& kv, const float* q, const AttentionOptions& options,
                    std::int64_t row, const QueryRows& queries) {
   constexpr float kLog2E = 1.44269504f;
-  queries.scales[row] =
+  const float scale =
       options.softcap > 0 ? options.scale / options.softcap : options.scale * kLog2E;
-  F::prepare(kv, q, row, queries);
+  F::prepare(kv, q, scale, row, queries);
 }
 
 template <class F>
@@ -91,7 +91,7 @@ void store_tokens(const KVView& kv, const KVRows& rows, std::int64_t num_tokens,
 
 template <class F>
 constexpr AttentionKernel attention_kernel() {
-  return {&store_tokens<F>, &prepare_query<F>, &attend<F>};
+  return {&store_tokens<F>, &prepare_query<F>, &attend<F>, F::kRotateBack};
 }
 
 // In the order of KVFormat. kRows x kVectors sums must fit into registers beside the operands, and
@@ -100,8 +100,9 @@ template <class S, int kRows, int kVectors, int kCodeVectors>
 constexpr AttentionKernels attention_kernels() {
   return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
            attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
-           attention_kernel<QuantizedAttention<S, Codes8<S>, kRows, kCodeVectors>>(),
-           attention_kernel<QuantizedAttention<S, Codes4<S>, kRows, kCodeVectors>>()},
+           attention_kernel<QuantizedAttention<S, Codes8<S>, Codes8<S>, kRows, kCodeVectors>>(),
+           attention_kernel<QuantizedAttention<S, Codes8<S>, Codes4<S>, kRows, kCodeVectors>>(),
+           attention_kernel<QuantizedAttention<S, Codes4<S>, Codes4<S>, kRows, kCodeVectors>>()},
           &softmax::fold<S>,
           &softmax::finish};
 }

@@ -56,7 +56,7 @@ def test_every_request_gets_what_it_gets_alone(
         stops=["a", "e", "t", " ", "th", "the", "\n"],
         block_bytes=64 << 10,
         knobs={
-            "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
+            "kv_cache_dtype": ["bf16", "f32", "int8", "int8,int4", "int4"],
             "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
         },
         prefix_cache_dir=str(tmp_path / "blocks"),

@@ -21,7 +21,7 @@ SMALL = {"num_threads": 2, "max_num_batched_tokens": 128}
 DENSE, WINDOWED, RECURRENT = "llama", "gemma3", "qwen3.5"
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((family, {}) for family in FAMILIES),
-    *((DENSE, {"kv_cache_dtype": dtype}) for dtype in ("f32", "int8", "int4")),
+    *((DENSE, {"kv_cache_dtype": dtype}) for dtype in ("f32", "int8", "int8,int4", "int4")),
     *((DENSE, {"quantization": name}) for name in ("int8", "int4", "int4-g128-zp", "int8-channel")),
     *((family, {"backend": "numpy"}) for family in (DENSE, WINDOWED, RECURRENT, "qwen3-moe")),
     *((family, {"num_kv_blocks": 100}) for family in (DENSE, WINDOWED)),

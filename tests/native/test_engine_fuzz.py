@@ -20,7 +20,7 @@ from support.tiny_tokenizer import VOCAB_SIZE
 from support.traces import TraceSpace, check_trace, make_trace, with_room_for_groups
 
 KNOBS = {
-    "kv_cache_dtype": ["bf16", "f32", "int8", "int4"],
+    "kv_cache_dtype": ["bf16", "f32", "int8", "int8,int4", "int4"],
     "quantization": ["none", "int8", "int4"],
     "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
 }

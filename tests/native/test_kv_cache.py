@@ -12,17 +12,17 @@ from support.block_moves import (
 )
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_blocks_move_whole(dtype):
     check_block_moves(CpuBackend(), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_a_block_is_read_as_its_format_says(dtype):
     check_unpacked_blocks(CpuBackend(), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_layers_of_several_shapes_do_not_touch_each_other(dtype):
     check_layers_of_several_shapes(CpuBackend(), dtype)
 

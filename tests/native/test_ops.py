@@ -217,7 +217,7 @@ def test_attention(backend, kv_dtype, options, steps):
 
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 20}, {"softcap": 3.0}], ids=str)
 @pytest.mark.parametrize("head_dim", [16, 64])
-@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["int8", "int8,int4", "int4"])
 def test_attention_over_codes(backend, kv_dtype, head_dim, options):
     """Kernels and definition read the same codes; kernels also round queries and probabilities."""
     case = AttentionCase.random(0, [70], 6, 2, head_dim)
@@ -236,7 +236,7 @@ def test_attention_over_codes(backend, kv_dtype, head_dim, options):
 
 
 @pytest.mark.parametrize("head_dim", [16, 40, 64])
-@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["int8", "int8,int4", "int4"])
 def test_values_are_stored_as_the_definition_says(backend, kv_dtype, head_dim):
     """A sequence of one token gets its own value back: its probability is 1."""
     case = AttentionCase.random(0, [1], 6, 2, head_dim)

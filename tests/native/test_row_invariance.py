@@ -91,7 +91,7 @@ def test_rope(isa, seed, lengths, is_dynamic):
 
 
 @pytest.mark.parametrize("isa", LEVELS)
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 @given(
     seed=seeds,
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=3),

@@ -60,8 +60,9 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
     shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
     for layer in range(SHAPE.num_layers):
         both = []
-        for numbers in rng.standard_normal((2, *shape)).astype(np.float32):
-            rows = rows_of_format(dtype, np.float32)(*shape)
+        halves = rng.standard_normal((2, *shape)).astype(np.float32)
+        for numbers, make_rows in zip(halves, rows_of_format(dtype, np.float32), strict=True):
+            rows = make_rows(*shape)
             rows.write(slots, numbers)
             both.append(rows.read(slots).astype(np.float32))
         for block_id in (0, NUM_BLOCKS - 1):
@@ -84,8 +85,8 @@ def check_layers_of_several_shapes(backend: Backend, dtype: str) -> None:
         slots = np.arange(place.group * size, (place.group + 1) * size)  # block g for group g
         backend.ops.store_kv(cache.layers[index], *halves, np.tile(slots, (3, 1)))
         expected[index] = []
-        for numbers in halves:
-            rows = rows_of_format(dtype, np.float32)(*shape)
+        for numbers, make_rows in zip(halves, rows_of_format(dtype, np.float32), strict=True):
+            rows = make_rows(*shape)
             rows.write(np.arange(size), numbers)
             expected[index].append(rows.read(np.arange(size)).astype(np.float32))
     for index, place in enumerate(places):

@@ -94,7 +94,7 @@ def test_kv_formats_count_their_scales(model: LoadedModel) -> None:
     assert {result.kv_cache_dtype: result.bytes_per_token for result in results} == {
         "bf16": heads * 8 * 2,
         "int8": heads * (8 + 2),
-        "int4": heads * (4 + 2),
+        "int4": heads * (16 + 2),  # a group of 32 codes, of a head of 8
     }
     assert all(result.depth == 84 and result.tokens_per_second > 0 for result in results)
 

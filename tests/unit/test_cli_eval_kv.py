@@ -24,7 +24,13 @@ def test_formats_stand_beside_each_other(pellucid: CommandLine, text: str) -> No
     ran = pellucid("eval-kv", "--text", text, "--json")
     facts = json.loads(ran.out)
     assert ran.status == 0
-    assert [each["kv_cache_dtype"] for each in facts] == ["f32", "bf16", "int8", "int4"]
+    assert [each["kv_cache_dtype"] for each in facts] == [
+        "f32",
+        "bf16",
+        "int8",
+        "int8,int4",
+        "int4",
+    ]
     # The fake model has but one format.
     assert {each["perplexity_change"] for each in facts} == {0}
     assert {each["num_changed_continuations"] for each in facts} == {0}
@@ -37,7 +43,9 @@ def test_formats_stand_beside_each_other(pellucid: CommandLine, text: str) -> No
 def test_people_get_a_table(pellucid: CommandLine, text: str) -> None:
     ran = pellucid("eval-kv", "--text", text)
     assert ran.status == 0
-    assert all(name in ran.out for name in ("f32", "bf16", "int8", "int4", "perplexity"))
+    assert all(
+        name in ran.out for name in ("f32", "bf16", "int8", "int8,int4", "int4", "perplexity")
+    )
     assert "737 tokens" in ran.out
 
 

@@ -45,11 +45,16 @@ def test_a_cache_passes_each_token_once() -> None:
 
 
 def test_keys_and_values_of_a_token() -> None:
-    """Published: 12 KiB for Qwen2.5-0.5B; 8.5 and 4.5 bits a number with one 16-bit scale for 32."""
+    """Published: 12 KiB for Qwen2.5-0.5B; 4.5 bits a number with one 16-bit scale for 32."""
     shape = find_shape("qwen2.5-0.5b")
     assert kv_position_bytes(shape, "bf16") == 12 * 1024
     assert kv_position_bytes(shape, "int4") == 12 * 1024 * 4.5 / 16
-    assert kv_position_bytes(shape, "int8") == 12 * 1024 * (8 + 16 / 64) / 16
+    keys, values = (
+        8 + 16 / 32,
+        8 + 16 / 64,
+    )  # bits a number: keys share a scale by 32, values by head
+    assert kv_position_bytes(shape, "int8") == 12 * 1024 * (keys + values) / 2 / 16
+    assert kv_position_bytes(shape, "int8,int4") == 12 * 1024 * (keys + 4.5) / 2 / 16
     found = numbers(prompt=1000, output=24)
     assert found["kv_blocks_per_request"].value == 32
     assert found["kv_bytes_per_request"].value == 1024 * 12 * 1024

@@ -48,7 +48,7 @@ def test_a_wide_layer_takes_the_place_of_two() -> None:
     assert backend.kv_bytes_per_block(config, 32, "f32") == bytes_per_block
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_layers_of_a_group_do_not_touch_each_other(dtype: str) -> None:
     check_layers_of_several_shapes(NumpyBackend(), dtype)
 

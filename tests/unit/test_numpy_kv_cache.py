@@ -7,12 +7,12 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from support.block_moves import check_block_moves, check_unpacked_blocks, filled_cache
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_blocks_move_whole(dtype):
     check_block_moves(NumpyBackend(), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8,int4", "int4"])
 def test_a_block_is_read_as_its_format_says(dtype):
     check_unpacked_blocks(NumpyBackend(), dtype)
 

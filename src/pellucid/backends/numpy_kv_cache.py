@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import CodeRows, Slots
 from pellucid.backends.ops import Array, BlockBytes, IntArray
+from pellucid.facts.kv_formats import NumberFormat, find_kv_format
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig
 
@@ -59,25 +60,26 @@ class FloatRows:
 
 
 MakeRows = Callable[[int, int, int], StoredRows]  # num_slots, K, D
+MakeHalves = tuple[MakeRows, MakeRows]  # of keys and of values
 
 
-def rows_of_format(dtype: str, compute_dtype: npt.DTypeLike) -> MakeRows:
-    """A function that makes rows of zeros in the format `dtype`, as in `EngineConfig.kv_cache_dtype`.
+def rows_of_format(dtype: str, compute_dtype: npt.DTypeLike) -> MakeHalves:
+    """Functions that make rows of zeros, of keys and of values, in the format `dtype` of `EngineConfig.kv_cache_dtype`.
 
     "f32" is the compute precision, so f64 where that is f64.
 
     Raises:
         ValueError: there is no such format.
     """
-    formats: dict[str, MakeRows] = {
-        "f32": partial(_zero_floats, np.dtype(compute_dtype)),
-        "bf16": partial(_zero_floats, np.dtype(ml_dtypes.bfloat16)),
-        "int8": partial(CodeRows.zeros, 8),
-        "int4": partial(CodeRows.zeros, 4),
-    }
-    if dtype not in formats:
-        raise ValueError(f"kv_cache_dtype={dtype!r}: allowed are {', '.join(map(repr, formats))}")
-    return formats[dtype]
+    floats = {"f32": np.dtype(compute_dtype), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+    def make_rows(half: NumberFormat) -> MakeRows:
+        if half.name in floats:
+            return partial(_zero_floats, floats[half.name])
+        return partial(CodeRows.zeros, half)
+
+    kv_format = find_kv_format(dtype)
+    return make_rows(kv_format.keys), make_rows(kv_format.values)
 
 
 def _zero_floats(dtype: np.dtype[Any], *shape: int) -> FloatRows:
@@ -124,31 +126,31 @@ class LayerLayout:
     Args:
         group: of the layer.
         start: of its bytes.
-        rows: keys of one block [block_size, K, D]: the values, which follow, are like them.
+        halves: keys of one block [block_size, K, D], and values, which follow.
         num_kv_heads: K.
         block_size: tokens per block.
     """
 
     group: int
     start: int
-    rows: StoredRows
+    halves: tuple[StoredRows, StoredRows]
     num_kv_heads: int
     block_size: int
 
     @property
     def end(self) -> int:
-        return self.start + 2 * sum(array.nbytes for array in self.rows.arrays)
+        return self.start + sum(array.nbytes for half in self.halves for array in half.arrays)
 
     def over(self, blocks: npt.NDArray[np.uint8]) -> NumpyKVLayer:
         """The layer in the memory `blocks` [num_blocks, bytes_per_block]."""
         start, halves = self.start, []
-        for _ in range(2):
+        for half in self.halves:
             arrays = []
-            for array in self.rows.arrays:
+            for array in half.arrays:
                 own = blocks[:, start : start + array.nbytes].view(array.dtype)
                 arrays.append(own.reshape(len(blocks), *array.shape))
                 start += array.nbytes
-            halves.append(self.rows.over(*arrays))
+            halves.append(half.over(*arrays))
         k, v = halves
         return NumpyKVLayer(k, v, self.group, self.num_kv_heads, self.block_size)
 
@@ -241,12 +243,12 @@ def make_numpy_kv_cache(
     config: ModelConfig,
     num_blocks: int,
     block_size: int,
-    make_rows: MakeRows,
+    make_halves: MakeHalves,
     num_state_slots: int,
     compute_dtype: npt.DTypeLike,
 ) -> NumpyKVCache:
     """A cache of zeros for all layers of `config`; states have the dtype `compute_dtype`."""
-    places = _layouts(config, block_size, make_rows)
+    places = _layouts(config, block_size, make_halves)
     bytes_per_block = max(layout.end for layout in places if layout is not None)
     layouts: list[LayerLayout | NumpyStateLayer] = []
     for layer, layout in zip(config.layers, places, strict=True):
@@ -263,13 +265,15 @@ def make_numpy_kv_cache(
     return NumpyKVCache(np.zeros((num_blocks, bytes_per_block), np.uint8), layouts)
 
 
-def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_rows: MakeRows) -> int:
+def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_halves: MakeHalves) -> int:
     """Bytes of one block, K and V, scales included."""
-    layouts = _layouts(config, block_size, make_rows)
+    layouts = _layouts(config, block_size, make_halves)
     return max(layout.end for layout in layouts if layout is not None)
 
 
-def _layouts(config: ModelConfig, block_size: int, make_rows: MakeRows) -> list[LayerLayout | None]:
+def _layouts(
+    config: ModelConfig, block_size: int, make_halves: MakeHalves
+) -> list[LayerLayout | None]:
     """Of each layer; layers that share keys and values have the same place, recurrent ones none."""
     groups = kv_groups(config)
     of_groups: list[list[LayerLayout]] = []
@@ -278,8 +282,10 @@ def _layouts(config: ModelConfig, block_size: int, make_rows: MakeRows) -> list[
         for index in group.layers:
             attention = config.layers[index].attention
             assert attention is not None
-            rows = make_rows(block_size, attention.num_kv_heads, attention.head_dim)
-            own.append(LayerLayout(number, start, rows, attention.num_kv_heads, block_size))
+            shape = block_size, attention.num_kv_heads, attention.head_dim
+            make_keys, make_values = make_halves
+            halves = make_keys(*shape), make_values(*shape)
+            own.append(LayerLayout(number, start, halves, attention.num_kv_heads, block_size))
             start = own[-1].end
         of_groups.append(own)
     return [

@@ -13,7 +13,7 @@ from pellucid.loaded_model import LoadedModel
 from pellucid.outputs import RequestOutput
 
 REFERENCE_FORMAT = "f32"
-KV_FORMATS = (REFERENCE_FORMAT, "bf16", "int8", "int4")
+KV_FORMATS = (REFERENCE_FORMAT, "bf16", "int8", "int8,int4", "int4")
 HELD_OUT = Path(__file__).parents[1] / "assets" / "held-out.json"
 NUM_CONTINUED_TOKENS = 64
 LONGEST_WINDOW = 2048  # tokens: longer texts are read in pieces

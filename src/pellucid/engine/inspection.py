@@ -28,6 +28,7 @@ from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
+from pellucid.facts.kv_formats import NumberFormat, find_kv_format
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
@@ -87,8 +88,8 @@ class BlockContents:
 
     def rounded(self, bits: int) -> tuple[Array, Array]:
         """Keys and values as a cache of 8 or 4 bits would hold them."""
-        k, v = (restore_rows(*quantize_rows(half, bits), bits) for half in (self.k, self.v))
-        return k, v
+        keys, values = find_kv_format(f"int{bits}").halves
+        return _rounded(self.k, keys), _rounded(self.v, values)
 
 
 @dataclass(frozen=True)
@@ -386,3 +387,8 @@ class Inspector:
 
 def _cost(scheduled: ScheduledRequest, seconds: float) -> Recomputed:
     return Recomputed(scheduled.start, scheduled.num_scheduled_tokens, seconds)
+
+
+def _rounded(x: Array, number_format: NumberFormat) -> Array:
+    codes, scales = quantize_rows(x, number_format)
+    return restore_rows(codes, scales, number_format, x.shape[-1])

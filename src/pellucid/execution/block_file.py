@@ -19,7 +19,7 @@ import numpy as np
 from pellucid.backends.ops import BlockBytes
 
 MAGIC = b"pellucid"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<8sIIQ32s32s")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -33,7 +33,7 @@ class EngineConfig(CheckedFields):
             more exact and slower.
         experts: "memory" keeps the matrices of all experts in memory. "mapped" puts them into a temporary file
             on disk; the system keeps in memory what steps read, as far as memory allows.
-        kv_cache_dtype: format of keys and values in the cache.
+        kv_cache_dtype: format of keys and values in the cache; "int8,int4" stores keys in int8 and values in int4.
         block_size: tokens per KV block.
         max_num_seqs: most requests in one step; 1..65,536.
         max_num_batched_tokens: most tokens in one step; longer prompts are split. 1..1,048,576.
@@ -130,7 +130,7 @@ _CHOICES = {
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
     "experts": ("memory", "mapped"),
-    "kv_cache_dtype": ("bf16", "f32", "int8", "int4"),
+    "kv_cache_dtype": ("bf16", "f32", "int8", "int8,int4", "int4"),
     "speculation": ("off", "auto", "ngram", "draft"),
 }
 # The upper ends only keep sizes computed from these fields within 64 bits; memory is checked by the plan.

@@ -291,7 +291,7 @@ def _other_formats(config: EngineConfig, model: ModelNeeds) -> dict[str, int]:
     """Bytes per block in the smaller formats of the KV cache, which an error suggests."""
     return {
         dtype: model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
-        for dtype in ("int8", "int4")
+        for dtype in ("int8", "int8,int4", "int4")
         if dtype != config.kv_cache_dtype
     }
 

@@ -212,6 +212,48 @@ float rounded_up_to_bf16(float scale) {
   return float_from_bits((bits + 0xffffu) & 0xffff0000u);
 }
 
+// In groups of 32, zeros behind the end: partners 16, 8, 4, 2 and 1 apart become their sum and
+// their difference.
+template <class Number>
+std::vector<Number> rotated(const Number* x, std::int64_t size, Number factor) {
+  std::vector<Number> y(static_cast<std::size_t>(ceil_div(size, kKVGroupDims) * kKVGroupDims));
+  std::transform(x, x + size, y.begin(), [&](Number number) { return factor * number; });
+  for (std::size_t distance = kKVGroupDims / 2; distance > 0; distance /= 2) {
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (i & distance) continue;
+      const Number a = y[i], b = y[i + distance];
+      y[i] = a + b;
+      y[i + distance] = a - b;
+    }
+  }
+  return y;
+}
+
+float code_of_4_bits(float x, float scale) {
+  return std::min(std::max(std::nearbyint(x * (1.0f / scale)), -8.0f), 7.0f);
+}
+
+// Of nine scales the one with the smallest squared error, summed as the definition does.
+float best_scale(const float* x, float extreme) {
+  float best = 0, least = 0;
+  for (const float code : {8.0f, 7.75f, 8.25f, 7.5f, 8.5f, 7.25f, 8.75f, 7.0f, 9.0f}) {
+    const float scale = rounded_up_to_bf16(extreme / -code);
+    float errors[kKVGroupDims];
+    for (int i = 0; i < kKVGroupDims; ++i) {
+      const float off = code_of_4_bits(x[i], scale) * scale - x[i];
+      errors[i] = off * off;
+    }
+    for (int half = kKVGroupDims / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) errors[i] += errors[i + half];
+    }
+    if (best == 0 || errors[0] < least) {
+      best = scale;
+      least = errors[0];
+    }
+  }
+  return best;
+}
+
 Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits) {
   Stored stored;
   for (std::int64_t begin = 0; begin < size; begin += group) {
@@ -221,31 +263,39 @@ Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits
       if (std::abs(x[i]) > std::abs(extreme)) extreme = x[i];
     }
     const float scale =
-        rounded_up_to_bf16(bits == 8 ? std::abs(extreme) / 127.0f : extreme / -8.0f);
-    const float inverse = 1.0f / scale;
+        bits == 8 ? rounded_up_to_bf16(std::abs(extreme) / 127.0f) : best_scale(x + begin, extreme);
     for (std::int64_t i = begin; i < end; ++i) {
-      const float code = extreme == 0 ? 0.0f : std::nearbyint(x[i] * inverse);
-      stored.numbers.push_back(double{scale} * double{bits == 4 ? std::min(code, 7.0f) : code});
+      float code = 0;
+      if (extreme != 0) {
+        code = bits == 8 ? std::nearbyint(x[i] * (1.0f / scale)) : code_of_4_bits(x[i], scale);
+      }
+      stored.numbers.push_back(double{scale} * double{code});
       stored.scales.push_back(std::abs(double{scale}));
     }
   }
   return stored;
 }
 
-// A query as 8-bit codes with a scale in f32.
+Stored of_4_bits(const float* x, std::int64_t size) {
+  const std::vector<float> all = rotated(x, size, 1.0f / 8.0f);
+  return quantized(all.data(), static_cast<std::int64_t>(all.size()), kKVGroupDims, 4);
+}
+
+// A query as 8-bit codes, each group with a scale in f32.
 std::vector<double> quantized_query(const float* q, std::int64_t size) {
-  const float amax = std::abs(
-      *std::max_element(q, q + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
   std::vector<double> numbers;
-  for (std::int64_t i = 0; i < size; ++i) {
-    numbers.push_back(double{amax / 127.0f} * double{std::nearbyint(q[i] * (127.0f / amax))});
+  for (std::int64_t begin = 0; begin < size; begin += kKVGroupDims) {
+    const std::int64_t end = std::min<std::int64_t>(begin + kKVGroupDims, size);
+    const float amax = std::abs(*std::max_element(
+        q + begin, q + end, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+    for (std::int64_t i = begin; i < end; ++i) {
+      numbers.push_back(double{amax / 127.0f} * double{std::nearbyint(q[i] * (127.0f / amax))});
+    }
   }
   return numbers;
 }
 
-Stored as_stored(KVFormat format, const float* x, std::int64_t size) {
-  if (format == KVFormat::kInt8) return quantized(x, size, size, 8);
-  if (format == KVFormat::kInt4) return quantized(x, size, kInt4GroupDims, 4);
+Stored in_floats(KVFormat format, const float* x, std::int64_t size) {
   Stored stored;
   for (std::int64_t i = 0; i < size; ++i) {
     stored.numbers.push_back(format == KVFormat::kF32 ? double{x[i]} : rounded_to_bf16(x[i]));
@@ -254,7 +304,32 @@ Stored as_stored(KVFormat format, const float* x, std::int64_t size) {
   return stored;
 }
 
-bool has_codes(KVFormat format) { return format == KVFormat::kInt8 || format == KVFormat::kInt4; }
+bool has_codes(KVFormat format) { return format >= KVFormat::kInt8; }
+bool has_rotated_keys(KVFormat format) { return format == KVFormat::kInt4; }
+bool has_rotated_values(KVFormat format) { return format > KVFormat::kInt8; }
+
+// As they are stored: rotated, if they are.
+Stored stored_key(KVFormat format, const float* k, std::int64_t size) {
+  if (has_rotated_keys(format)) return of_4_bits(k, size);
+  if (has_codes(format)) return quantized(k, size, kKVGroupDims, 8);
+  return in_floats(format, k, size);
+}
+
+Stored stored_value(KVFormat format, const float* v, std::int64_t size) {
+  if (has_rotated_values(format)) return of_4_bits(v, size);
+  if (has_codes(format)) return quantized(v, size, size, 8);
+  return in_floats(format, v, size);
+}
+
+// A query as it meets the stored keys.
+std::vector<double> rounded_query(KVFormat format, const float* q, std::int64_t size) {
+  if (has_rotated_keys(format)) {
+    const std::vector<float> all = rotated(q, size, 1.0f / 4.0f);
+    return quantized_query(all.data(), static_cast<std::int64_t>(all.size()));
+  }
+  if (has_codes(format)) return quantized_query(q, size);
+  return in_floats(format, q, size).numbers;
+}
 
 // K and V of a sequence as a cache holds them.
 struct StoredSequence {
@@ -262,8 +337,8 @@ struct StoredSequence {
 
   StoredSequence(const Model& model, const Sequence& sequence) {
     for (std::int64_t at = 0; at < sequence.length * model.kv_size(); at += model.head_dim) {
-      k.push_back(as_stored(model.format, sequence.k.data() + at, model.head_dim));
-      v.push_back(as_stored(model.format, sequence.v.data() + at, model.head_dim));
+      k.push_back(stored_key(model.format, sequence.k.data() + at, model.head_dim));
+      v.push_back(stored_value(model.format, sequence.v.data() + at, model.head_dim));
     }
   }
 };
@@ -275,7 +350,6 @@ struct Expected {
 
 Expected define(const Model& model, const Sequence& sequence, const StoredSequence& stored,
                 std::int64_t position, std::int64_t head) {
-  const auto num_dims = static_cast<std::size_t>(model.head_dim);
   const std::int64_t kv_head = head / (model.num_heads / model.num_kv_heads);
   const std::int64_t begin =
       model.sliding_window > 0 ? std::max<std::int64_t>(0, position - model.sliding_window + 1) : 0;
@@ -283,23 +357,21 @@ Expected define(const Model& model, const Sequence& sequence, const StoredSequen
     return static_cast<std::size_t>(p * model.num_kv_heads + kv_head);
   };
   const float* const q_row = sequence.q.data() + position * model.q_size() + head * model.head_dim;
-  const std::vector<double> q = has_codes(model.format)
-                                    ? quantized_query(q_row, model.head_dim)
-                                    : as_stored(model.format, q_row, model.head_dim).numbers;
+  const std::vector<double> q = rounded_query(model.format, q_row, model.head_dim);
 
   std::vector<double> scores;
   double score_error = 0;  // absolute, the largest
   for (std::int64_t p = begin; p <= position; ++p) {
     const std::vector<double>& k = stored.k[at(p)].numbers;
     double product = 0, size = 0;
-    for (std::size_t d = 0; d < num_dims; ++d) {
+    for (std::size_t d = 0; d < q.size(); ++d) {
       product += q[d] * k[d];
       size += std::abs(q[d] * k[d]);
     }
     double score = product * double{model.scale()};
     // Sums of D products; the scaling; the argument of the exponential.
     double error =
-        (static_cast<double>(num_dims) + 4) * kUnitRoundoff * size * double{model.scale()};
+        (static_cast<double>(q.size()) + 4) * kUnitRoundoff * size * double{model.scale()};
     if (model.softcap > 0) {
       const double cap = double{model.softcap};
       score = cap * std::tanh(score / cap);
@@ -311,6 +383,7 @@ Expected define(const Model& model, const Sequence& sequence, const StoredSequen
   }
   const double max = *std::max_element(scores.begin(), scores.end());
   double total = 0;
+  const std::size_t num_dims = stored.v[at(position)].numbers.size();
   std::vector<double> sums(num_dims), sizes(num_dims);
   // Rounding probabilities to codes: half a step for each value. Sixteen share a step: the same
   // four of the 16 tokens of each of four tiles.
@@ -352,6 +425,18 @@ Expected define(const Model& model, const Sequence& sequence, const StoredSequen
     for (const CodeShare& share : shares[d]) code_error += 0.501 * share.max / 127 * share.size;
     expected.y.push_back(sums[d] / total);
     expected.tolerance.push_back((relative * sizes[d] + code_error) / total + 1e-30);
+  }
+  if (has_rotated_values(model.format)) {
+    // Back: a number is off by no more than all of its group together, and by five additions.
+    expected.y = rotated(expected.y.data(), static_cast<std::int64_t>(num_dims), 0.25);
+    for (std::size_t first = 0; first < num_dims; first += kKVGroupDims) {
+      double sum = 0;
+      for (std::size_t d = first; d < first + kKVGroupDims; ++d) {
+        sum += 0.25 * (expected.tolerance[d] + 5 * kUnitRoundoff * sizes[d] / total);
+      }
+      std::fill_n(expected.tolerance.begin() + static_cast<std::ptrdiff_t>(first), kKVGroupDims,
+                  sum);
+    }
   }
   return expected;
 }

@@ -88,7 +88,8 @@ class StoredModelOptions(EngineOptions):
         metavar="none|int8|int4|...",
     )
     kv_cache_dtype: str = MODEL.choice(
-        ("bf16", "int8", "int4", "f32"), "Format of keys and values in the cache."
+        ("bf16", "int8", "int8,int4", "int4", "f32"),
+        "Format of keys and values in the cache; int8,int4: of keys and of values.",
     )
     block_size: int = MODEL.choice(("16", "32", "64", "128"), "Tokens per block of the KV cache.")
 

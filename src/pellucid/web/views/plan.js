@@ -50,6 +50,7 @@ function Ask({ session, state }) {
   const { machines = ["this"], shapes = [] } = state.estimate.value ?? {};
   const models = [["", `${session.store.hello?.model.name ?? "the loaded model"} (loaded)`], ...shapes.map((name) => [name, name])];
   const formats = (/** @type {string} */ plain) => [["", "as loaded"], [plain, "bf16"], ["int8", "int8"], ["int4", "int4"]];
+  const cacheFormats = [...formats("bf16"), ["int8,int4", "keys int8, values int4"]];
   return html`<${Panel} title="What runs where" about="move a slider: everything is computed again">
     <div class="plan-ask">
       <div class="pick"><label for="plan-shape">model</label><${Select} id="plan-shape" of=${state.shape} options=${models} /></div>
@@ -58,7 +59,7 @@ function Ask({ session, state }) {
         <${Select} id="plan-machine" of=${state.machine} options=${machines.map((name) => [name, name === "this" ? "this machine" : `${name} (data sheet)`])} />
       </div>
       <${Choice} label="weights" of=${state.quantization} options=${formats("none")} />
-      <${Choice} label="KV cache" of=${state.kv_cache_dtype} options=${formats("bf16")} />
+      <${Choice} label="KV cache" of=${state.kv_cache_dtype} options=${cacheFormats} />
       <div class="examples">${WORKLOADS.map(
         ([name, prompt, output]) => html`<button type="button" class="chip" onClick=${() => {
           state.prompt.value = prompt;

@@ -1,0 +1,78 @@
+"""The formats of the KV cache: how each stores the numbers of keys and of values."""
+
+import sys
+from dataclasses import dataclass
+
+GROUP_DIMS = 32  # dimensions of a head whose codes share a scale
+SCALE_BYTES = 2
+_WHOLE_HEAD = sys.maxsize
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """How the keys, or the values, of a token and kv-head are stored.
+
+    Args:
+        name: "f32", "bf16", "int8" or "int4".
+        bits: of a number.
+        group_dims: dimensions that share a scale; None: there are no scales.
+        is_rotated: codes are made of the head after a Hadamard rotation of every `GROUP_DIMS` dimensions, so
+            that they stand for whole groups, with zeros behind the head's end.
+    """
+
+    name: str
+    bits: int
+    group_dims: int | None = None
+    is_rotated: bool = False
+
+    def num_numbers(self, head_dim: int) -> int:
+        """Numbers of a head that are stored."""
+        return -(-head_dim // GROUP_DIMS) * GROUP_DIMS if self.is_rotated else head_dim
+
+    def num_groups(self, head_dim: int) -> int:
+        """Scales of a head."""
+        return 0 if self.group_dims is None else -(-head_dim // self.group_dims)
+
+    def num_bytes(self, head_dim: int) -> float:
+        """Of a head, scales included."""
+        numbers = self.num_numbers(head_dim) * self.bits / 8
+        return numbers + self.num_groups(head_dim) * SCALE_BYTES
+
+
+@dataclass(frozen=True)
+class KVFormat:
+    """A format of the cache, as in `EngineConfig.kv_cache_dtype`."""
+
+    keys: NumberFormat
+    values: NumberFormat
+
+    @property
+    def halves(self) -> tuple[NumberFormat, NumberFormat]:
+        return self.keys, self.values
+
+
+_F32, _BF16 = NumberFormat("f32", 32), NumberFormat("bf16", 16)
+# Outliers of keys are dimensions, which a scale of their own group keeps from the others.
+_INT8_KEYS = NumberFormat("int8", 8, GROUP_DIMS)
+_INT8_VALUES = NumberFormat("int8", 8, _WHOLE_HEAD)
+_INT4 = NumberFormat("int4", 4, GROUP_DIMS, is_rotated=True)
+KV_FORMATS = {
+    "bf16": KVFormat(_BF16, _BF16),
+    "f32": KVFormat(_F32, _F32),
+    "int8": KVFormat(_INT8_KEYS, _INT8_VALUES),
+    "int8,int4": KVFormat(_INT8_KEYS, _INT4),
+    "int4": KVFormat(_INT4, _INT4),
+}
+
+
+def find_kv_format(dtype: str) -> KVFormat:
+    """The format of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if dtype not in KV_FORMATS:
+        raise ValueError(
+            f"kv_cache_dtype={dtype!r}: allowed are {', '.join(map(repr, KV_FORMATS))}"
+        )
+    return KV_FORMATS[dtype]
