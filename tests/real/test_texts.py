@@ -1,12 +1,13 @@
-"""Token ids and rendered conversations of real tokenizers, compared live with tokenizers built by transformers."""
+"""Token ids and rendered conversations of real tokenizers: llama.cpp's as recorded, and those of transformers, live."""
 
+import json
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import pre_tokenizers
 
-from support.real_models import FILES, real_file, real_tokenizer
+from support.real_models import FILES, TOKEN_IDS, real_file, real_tokenizer
 from support.texts_of_all_scripts import TEXTS
 
 transformers = pytest.importorskip("transformers")
@@ -40,7 +41,13 @@ def reference(name: str, theirs: Any) -> HfTokenizer:
     return found
 
 
-def test_token_ids(name: str, theirs: Any) -> None:
+def test_token_ids_are_llama_cpps(name: str) -> None:
+    ours, recorded = real_tokenizer(name), json.loads(TOKEN_IDS.read_text())[name]
+    for text, token_ids in zip(TEXTS, recorded, strict=True):
+        assert ours.encode(text, add_special_tokens=False) == token_ids, text
+
+
+def test_token_ids_are_the_tokenizers_librarys(name: str, theirs: Any) -> None:
     expected, ours = reference(name, theirs), real_tokenizer(name)
     compared = [
         text

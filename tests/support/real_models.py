@@ -27,6 +27,7 @@ FILES = {
     "gemma3": "gemma-3-270m-q4_k_m.gguf",
 }
 DATA = Path(__file__).parents[1] / "real" / "texts"
+TOKEN_IDS = DATA / "token_ids.json"
 # The weights as the file's codes stand for them, with f32 arithmetic.
 EXACT = {"quantize_activations": False}
 
