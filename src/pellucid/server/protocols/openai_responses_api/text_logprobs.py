@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pellucid.outputs import CompletionDelta
 from pellucid.server.generation import Generation
@@ -88,8 +89,11 @@ class TextLogprobs:
                     text + self._detokenizer.flush() if is_end else text,
                     [token_id],
                     None if delta.logprobs is None else [delta.logprobs[place]],
-                    delta.finish_reason if is_end else None,
-                    delta.stop_reason if is_end else None,
+                    finish_reason=None,
+                    stop_reason=None,
                 )
             )
+        found[-1] = replace(
+            found[-1], finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
+        )
         return found
