@@ -83,6 +83,15 @@ TEXT = {"type": "text", "text": "Look."}
         ),
         ({"type": "input_file", "file_id": "file_1"}, None, "document"),
         (
+            {
+                "type": "input_file",
+                "filename": "",
+                "file_data": "data:application/pdf;base64,JVBERi0=",
+            },
+            None,
+            "document",
+        ),
+        (
             {"type": "search_result", "title": "T", "source": "S", "content": [TEXT]},
             "T\nS\nLook.",
             None,

@@ -94,7 +94,7 @@ def main() -> None:
     options, begun = _options(), time.monotonic()
     is_native = any(folder.startswith("csrc") for folder in options.folders)
     # What is tracked, as it is now. A build takes all cores.
-    commit = git("stash", "create").strip() or "HEAD"
+    commit = (git("stash", "create") or git("rev-parse", "HEAD")).strip()
     names = ["native"] if is_native else [f"tree-{job}" for job in range(options.jobs)]
     trees: SimpleQueue[Tree] = SimpleQueue()
     for name in names:
