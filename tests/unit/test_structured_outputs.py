@@ -38,6 +38,7 @@ def schema_of(num_properties: int) -> dict[str, Any]:
         ({}, "structured_outputs: nothing given; exactly one of json, regex, choice"),
         ({"regex": "a", "choice": ["b"]}, "structured_outputs: regex, choice given; exactly one"),
         ({"json": 5}, "structured_outputs.json=5: must be a JSON schema"),
+        ({"json": True}, "structured_outputs.json=True: must be a JSON schema, as an object or"),
         ({"json": "{"}, "structured_outputs.json: is not JSON: "),
         (
             {"json": "[]"},
