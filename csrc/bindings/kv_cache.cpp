@@ -33,7 +33,8 @@ using Group = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>
 KVShape kv_shape(const std::string& dtype, const std::vector<Group>& groups,
                  std::int64_t block_size) {
   const auto format = find_kv_format(dtype);
-  require(format.has_value(), "kv_cache_dtype='", dtype, "': allowed are f32, bf16, int8, int8,int4, int4");
+  require(format.has_value(), "kv_cache_dtype='", dtype,
+          "': allowed are f32, bf16, int8, int8,int4, int4");
   require(block_size >= 16 && block_size % 16 == 0 && block_size <= kMaxBlockSize,
           "block_size=", block_size, ": must be a multiple of 16, at most ", kMaxBlockSize);
   require(!groups.empty(), "groups: must be one at least");
