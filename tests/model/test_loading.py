@@ -607,8 +607,8 @@ def test_checksum_of_a_file_with_many_names_is_computed_once(
         "".join(f"{line}{name}\n" for name in ["config.json", "./config.json", "link.json"] * 1000)
     )
     hashed: list[Path] = []
-    sha256 = checksums._sha256
-    monkeypatch.setattr(checksums, "_sha256", lambda path: hashed.append(path) or sha256(path))
+    digest = checksums.file_digest
+    monkeypatch.setattr(checksums, "file_digest", lambda path: hashed.append(path) or digest(path))
     load(tmp_path)
     assert hashed == [tmp_path / "config.json"]
 

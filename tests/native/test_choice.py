@@ -83,7 +83,7 @@ def test_an_unbuilt_extension_is_named(monkeypatch):
 
 def test_formats_that_are_refused():
     backend = make_backend(EngineConfig(backend="cpu"))
-    with pytest.raises(ValueError, match="allowed are f32, bf16, int8, int4"):
+    with pytest.raises(ValueError, match="allowed are f32, bf16, int8, int8,int4, int4"):
         backend.make_kv_cache(_config(head_dim=16), 4, 16, "fp8")
     with pytest.raises(ValueError, match=r"head_dim=12: .*multiples of 8.*numpy"):
         backend.kv_bytes_per_block(_config(head_dim=12), 16, "bf16")

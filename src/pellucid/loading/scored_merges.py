@@ -29,8 +29,9 @@ def merges_from_scores(
         scores: of each, no NaN.
         ids: of tokens that merges may be made of; none is "".
     """
-    parts = list(ids)
-    if not tokens or not parts:
+    longest = max(map(len, tokens), default=0)
+    parts = [part for part in ids if len(part) < longest]  # an added token may have any length
+    if not parts:
         return []
     lengths = _lengths(tokens)
     prefixes, wholes = _prefix_hashes(tokens, lengths)
@@ -38,7 +39,7 @@ def merges_from_scores(
     token, left_length = _places(lengths)
     keep = left_length < lengths[token]
     token, left_length, left = token[keep], left_length[keep], prefixes[keep]
-    right = (wholes[token] - left) * _powers(int(lengths.max()), inverse=True)[left_length]
+    right = (wholes[token] - left) * _powers(longest, inverse=True)[left_length]
 
     part_lengths = _lengths(parts)
     known = _prefix_hashes(parts, part_lengths)[1]
