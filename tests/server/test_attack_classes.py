@@ -110,10 +110,9 @@ def test_unsafe_deserialization() -> None:
         "yaml",
     )
     assert names_called(*formats) == set()
-    # Of ZeroMQ bytes alone: its recv_pyobj and recv_json turn them into objects.
-    assert names_called("recv_pyobj", "recv_json", "recv_serialized") == set()
     text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     assert "allow_pickle=True" not in text
+    assert not re.search(r"\brecv_(pyobj|json|serialized)\b", text)  # of ZeroMQ: bytes alone
 
 
 def test_remote_code_from_a_model_repository(tmp_path: Path) -> None:
