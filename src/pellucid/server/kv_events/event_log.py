@@ -13,6 +13,7 @@ from pellucid.server.kv_events.messages import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
+    CacheEvent,
     EventBatch,
 )
 
@@ -62,7 +63,7 @@ class EventLog:
 
     def add(self, changes: Iterable[Change]) -> NumberedBatch:
         """The batch that tells of changes; without changes a sign of life, by which readers notice what they missed."""
-        events: list[BlockStored | BlockRemoved | AllBlocksCleared] = []
+        events: list[CacheEvent] = []
         for key, is_added in changes:
             if not is_added:
                 self._forget(key)
@@ -80,7 +81,7 @@ class EventLog:
         if self._batches and number >= self._batches[0].number:
             yield from [batch for batch in self._batches if batch.number >= number]
             return
-        events: list[BlockStored | BlockRemoved | AllBlocksCleared] = [AllBlocksCleared()]
+        events: list[CacheEvent] = [AllBlocksCleared()]
         for key in self._roots():
             for each in (key, *self._behind(key.block_hash)):
                 self._store(events, each)
@@ -105,9 +106,7 @@ class EventLog:
         if not siblings:
             del self._children[key.parent_hash]
 
-    def _store(
-        self, events: list[BlockStored | BlockRemoved | AllBlocksCleared], key: BlockKey
-    ) -> None:
+    def _store(self, events: list[CacheEvent], key: BlockKey) -> None:
         """Adds a block to the last event if it continues its chain."""
         last = events[-1] if events else None
         parent = None if key.index == 0 else label(key.parent_hash)
@@ -126,13 +125,13 @@ class EventLog:
             )
         )
 
-    def _append(self, events: list[BlockStored | BlockRemoved | AllBlocksCleared]) -> NumberedBatch:
+    def _append(self, events: list[CacheEvent]) -> NumberedBatch:
         batch = NumberedBatch(self._next_number, self._encode(events))
         self._next_number += 1
         self._batches.append(batch)
         return batch
 
-    def _encode(self, events: list[BlockStored | BlockRemoved | AllBlocksCleared]) -> bytes:
+    def _encode(self, events: list[CacheEvent]) -> bytes:
         return self._encoder.encode(EventBatch(self._clock(), events))
 
 
@@ -150,7 +149,7 @@ def label(block_hash: bytes) -> int:
     return int.from_bytes(block_hash[:8], "big")
 
 
-def _remove(events: list[BlockStored | BlockRemoved | AllBlocksCleared], key: BlockKey) -> None:
+def _remove(events: list[CacheEvent], key: BlockKey) -> None:
     last = events[-1] if events else None
     if isinstance(last, BlockRemoved):
         last.block_hashes.append(label(key.block_hash))

@@ -3,6 +3,8 @@
 https://docs.vllm.ai/en/latest/api/vllm/distributed/kv_events: a batch is an array, an event a map with its type.
 """
 
+from typing import TypeAlias
+
 import msgspec
 
 MEMORY = "GPU"  # the word for the memory of attention; readers take "CPU" for a lower tier
@@ -40,9 +42,12 @@ class AllBlocksCleared(Event):
     pass
 
 
+CacheEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
+
+
 class EventBatch(msgspec.Struct, array_like=True):
     """Attributes: ts: seconds since 1970. data_parallel_rank: of the engine among those of a server."""
 
     ts: float
-    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    events: list[CacheEvent]
     data_parallel_rank: int = 0
