@@ -21,7 +21,7 @@ from pellucid.inputs.parameter_checks import Interval
 from pellucid.inputs.prompts import EncodedPrompt, Prompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import Snapshot
-from pellucid.outputs import CompletionDelta, KVCacheUsage, SpeculationStatistics
+from pellucid.outputs import CompletionDelta, KVCacheUsage, RequestOutput, SpeculationStatistics
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.prefix_index import PrefixListener
 
@@ -136,6 +136,7 @@ class AsyncLLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         continues: tuple[str, int] | None = None,
+        resumes: RequestOutput | None = None,
         caller: str = "",
         caller_weight: float = 1.0,
     ) -> AsyncTokenStream:
@@ -148,7 +149,7 @@ class AsyncLLMEngine:
             request_id: unique among unfinished requests; left out, the engine chooses one.
             priority: lower is sooner; each level counts as having arrived 10 s earlier.
             cache_salt: only requests with the same salt share cached prompts; up to 256 characters.
-            continues: as in `LLMEngine.add_prepared`.
+            continues, resumes: as in `LLMEngine.add_prepared`.
             caller: callers share the engine fairly; priority orders the requests of one caller.
             caller_weight: two callers with weights 2 and 1 get tokens 2 to 1 while both have requests waiting.
 
@@ -178,6 +179,7 @@ class AsyncLLMEngine:
             priority=priority,
             cache_salt=cache_salt,
             continues=continues,
+            resumes=resumes,
             caller=caller,
             caller_weight=caller_weight,
         )

@@ -48,6 +48,7 @@ PRINTED = {
         r"^2\nthis LLM is closed; make another one\n$",
     ],
     "sampling.md": [r"^(Yes|No) 1 structured_outputs\n$"],
+    "scale.md": [r"^True\n$"],
 }
 
 

@@ -86,7 +86,7 @@ def test_every_request_gets_what_it_gets_alone(
     counts: Counter[str] = Counter()
     for seed in trace_seeds:
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-        counts += check_trace(make_trace(seed, space), make_engine)
+        counts += check_trace(make_trace(seed, space), make_engine, resumes=seed % 2 == 0)
     faulthandler.cancel_dump_traceback_later()
     print(dict(counts))
 
@@ -124,4 +124,4 @@ def test_tiny_models_with_mechanisms_of_their_own(
         return LLMEngine(config, model, clock, proposer=proposer)
 
     for seed in trace_seeds:
-        check_trace(make_trace(seed, space), make_engine)
+        check_trace(make_trace(seed, space), make_engine, resumes=seed % 2 == 0)

@@ -313,12 +313,17 @@ def _with_draws(params: RequestParams, rng: random.Random, space: TraceSpace) ->
 
 
 def check_trace(
-    trace: Trace, make_engine: MakeEngine, courses: Courses | None = None
+    trace: Trace,
+    make_engine: MakeEngine,
+    courses: Courses | None = None,
+    *,
+    resumes: bool = False,
 ) -> Counter[str]:
     """Runs a trace, and each of its requests alone; what happened in it, counted.
 
     Args:
         courses: of those traces that somebody listens to.
+        resumes: engines of their own have begun most of the requests.
 
     Raises:
         AssertionError: something does not hold; the message has the seed.
@@ -326,14 +331,19 @@ def check_trace(
     try:
         counts: Counter[str] = Counter(traces=1)
         alone = [_alone(request, trace, make_engine) for request in trace.requests]
+        begun: list[RequestOutput | None] = [None] * len(alone)
+        if resumes:
+            rng = random.Random(trace.seed)
+            begun = [_begun(request, trace, make_engine, rng) for request in trace.requests]
         # A second engine finds what the first one left on disk.
         for _ in range(2 if "prefix_cache_dir" in trace.knobs else 1):
-            run = _Run(trace, make_engine, alone)
+            run = _Run(trace, make_engine, alone, begun)
             outputs = run.outputs()
             for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
                 if not (trace.faults and request.is_ranked):
                     _assert_same(own, whole, request)
             counts += run.counts + _counts(outputs)
+            counts["resumed"] += sum(each is not None for each in begun)
             if courses is not None and run.events:
                 courses.check(trace.seed, run.counts + _counts(outputs), run.seen(outputs))
         return counts
@@ -348,11 +358,16 @@ class _Run:
     """A trace on its way through an engine."""
 
     def __init__(
-        self, trace: Trace, make_engine: MakeEngine, expected: Sequence[RequestOutput]
+        self,
+        trace: Trace,
+        make_engine: MakeEngine,
+        expected: Sequence[RequestOutput],
+        begun: Sequence[RequestOutput | None],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._requests = trace.requests
         self._expected = expected
+        self._begun = begun
         self._clock = FakeClock()  # counts steps
         self._proposer = ScriptedProposer(trace.seed, trace.vocab_size) if trace.drafts else None
         self._engine = make_engine(trace.knobs, self._clock, self._proposer)
@@ -377,7 +392,7 @@ class _Run:
         while arriving or engine.has_unfinished_requests:
             now = self._clock.now
             while arriving and arriving[0].arrival <= now:
-                outputs.append(self._add(arriving.popleft(), self._expected[len(outputs)]))
+                outputs.append(self._add(arriving.popleft(), len(outputs)))
             for request, output in zip(self._requests, outputs, strict=False):
                 if request.abort == now:
                     self._note(engine.abort(output.request_id))
@@ -402,17 +417,17 @@ class _Run:
         drafts = self._engine.speculation
         return [*records, ends, None if drafts is None else asdict(drafts)]
 
-    def _add(self, request: TracedRequest, expected: RequestOutput) -> RequestOutput:
-        output = self._engine.add_request(
-            request.prompt,
-            request.params,
+    def _add(self, request: TracedRequest, index: int) -> RequestOutput:
+        output = self._engine.add_prepared(
+            self._engine.prepare(request.prompt, request.params),
             priority=request.priority,
             cache_salt=request.cache_salt,
             caller=request.caller,
             caller_weight=3.0 if request.caller == "a" else 1.0,
+            resumes=self._begun[index],
         )
         if self._proposer is not None and not getattr(request.params, "ranks", True):
-            for completion in expected.outputs:
+            for completion in self._expected[index].outputs:
                 name = f"{output.request_id}/{completion.index}"
                 self._proposer.expected[name] = completion.token_ids
         return output
@@ -426,14 +441,23 @@ class _Run:
         assert not self._engine.unfinished_request_ids and not self._engine._completions
         pool = self._engine.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
-        for output in outputs:
+        for request, output, begun in zip(self._requests, outputs, self._begun, strict=True):
             assert output.finished
             self._check_ledger(output)
             for completion in output.outputs:
                 deltas = self._deltas[output.request_id, completion.index]
-                token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
-                assert token_ids == completion.token_ids
-                assert "".join(delta.text for delta in deltas) == completion.text
+                before = (
+                    None if begun is None or request.is_ranked else begun.outputs[completion.index]
+                )
+                if before is not None and before.finish_reason is not None:
+                    assert not deltas
+                    continue
+                token_ids = [] if before is None else [*before.token_ids]
+                text = "" if before is None else before.text
+                for delta in deltas:
+                    token_ids += delta.token_ids
+                    text += delta.text
+                assert (token_ids, text) == (completion.token_ids, completion.text)
                 assert [d.finish_reason for d in deltas[:-1]] == [None] * (len(deltas) - 1)
                 assert deltas[-1].finish_reason == completion.finish_reason
 
@@ -471,6 +495,21 @@ def _alone(request: TracedRequest, trace: Trace, make_engine: MakeEngine) -> Req
     while engine.has_unfinished_requests:
         engine.step()
     return output
+
+
+def _begun(
+    request: TracedRequest, trace: Trace, make_engine: MakeEngine, rng: random.Random
+) -> RequestOutput | None:
+    """A request that a fresh engine has given some tokens; None where it has none to go on with."""
+    num_steps = rng.randrange(-4, 12)
+    if num_steps < 0 or isinstance(request.params, BeamSearchParams):
+        return None
+    kept = {name: trace.knobs[name] for name in KNOBS_OF_THE_ANSWER if name in trace.knobs}
+    engine = make_engine(kept, FakeClock(), None)
+    output = engine.add_request(request.prompt, replace(request.params, max_time=None))
+    for _ in range(num_steps):
+        engine.step()
+    return None if output.finished else output
 
 
 def _assert_same(output: RequestOutput, alone: RequestOutput, request: TracedRequest) -> None:

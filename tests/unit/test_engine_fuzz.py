@@ -31,3 +31,17 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int]) -> No
     if counts["traces"] >= 100:  # the traces are worth running
         for what in ("cached", "preempted", "stop", "length", "abort", "error", "failed transfers"):
             assert counts[what] > 10, counts
+
+
+@pytest.mark.traces(12)
+def test_requests_that_other_engines_have_begun(trace_seeds: Iterable[int]) -> None:
+    counts: Counter[str] = Counter()
+    for seed in trace_seeds:
+        counts += check_trace(
+            make_trace(seed, SPACE),
+            lambda knobs, clock, proposer: fake_engine(clock=clock, proposer=proposer, **knobs),
+            resumes=True,
+        )
+    print(dict(counts))
+    if counts["traces"] >= 12:
+        assert counts["resumed"] > 12 and counts["preempted"] > 5, counts

@@ -94,6 +94,27 @@ class Completion:
         self.output.finish_reason = FinishReason.ERROR.value
         self.output.stop_reason = error_message(error)
 
+    def resume(self, so_far: CompletionOutput) -> None:
+        """Goes on behind the tokens that another engine has given the caller, with their text.
+
+        Args:
+            so_far: the completion as that engine left it.
+
+        Raises:
+            ValueError: the completion ends with one of these tokens.
+        """
+        for number, token_id in enumerate(so_far.token_ids, 1):
+            if self._append_token(token_id) is not None:
+                raise ValueError(
+                    f"resumes: completion {so_far.index} ends with token {number} of {len(so_far.token_ids)};"
+                    " only an answer that goes on can be resumed"
+                )
+        if self.output.logprobs is not None:
+            self.output.logprobs += so_far.logprobs or ()
+        if self.output.cumulative_logprob is not None:
+            self.output.cumulative_logprob = so_far.cumulative_logprob
+        self.num_sent_tokens, self.unsent_text = len(self.output.token_ids), ""
+
     def take_delta(self) -> CompletionDelta:
         """The part of the output that the caller has not been given yet."""
         first, text = self.num_sent_tokens, self.unsent_text
@@ -101,17 +122,28 @@ class Completion:
         return delta_of(self.request_output, self.output, text, first)
 
     def _append(self, sampled: SampledToken) -> End | None:
-        """Appends one token. Returns why the completion ends with it, if it does."""
+        """Appends one token and its log-probabilities. Returns why the completion ends with it, if it does."""
+        end, output = self._append_token(sampled.token_id), self.output
+        if output.cumulative_logprob is not None:
+            assert sampled.chosen is not None
+            output.cumulative_logprob += sampled.chosen.logprob
+            if output.logprobs is not None:
+                logprobs = logprobs_at(self.tokenizer, sampled.chosen, sampled.top)
+                output.logprobs.append(logprobs)
+        return end
+
+    def _append_token(self, token_id: int) -> End | None:
+        """Appends one token and its text. Returns why the completion ends with it, if it does."""
         output, stop_strings, request = self.output, self.stop_strings, self.request
         params = request.params
         num_output_tokens = len(output.token_ids) + 1
-        end = request.end_rule.end_after(sampled.token_id, num_output_tokens)
+        end = request.end_rule.end_after(token_id, num_output_tokens)
         if request.grammar is not None and (end is None or end[0] is FinishReason.LENGTH):
-            end = self._end_of_grammar(request.grammar, sampled.token_id) or end
+            end = self._end_of_grammar(request.grammar, token_id) or end
         text = ""
         # The text of a stop token is not shown.
-        if end is None or end[1] != sampled.token_id or params.include_stop_str_in_output:
-            text = self.detokenizer.push(sampled.token_id)
+        if end is None or end[1] != token_id or params.include_stop_str_in_output:
+            text = self.detokenizer.push(token_id)
         if end is not None:
             text += self.detokenizer.flush()
             self.text_is_complete = True
@@ -123,13 +155,7 @@ class Completion:
 
         output.append_text(text)
         self.unsent_text += text
-        output.token_ids.append(sampled.token_id)
-        if output.cumulative_logprob is not None:
-            assert sampled.chosen is not None
-            output.cumulative_logprob += sampled.chosen.logprob
-            if output.logprobs is not None:
-                logprobs = logprobs_at(self.tokenizer, sampled.chosen, sampled.top)
-                output.logprobs.append(logprobs)
+        output.token_ids.append(token_id)
         if stop_strings is not None and stop_strings.matched is not None:
             return FinishReason.STOP, stop_strings.matched
         return end

@@ -46,22 +46,31 @@ class Completions:
         return len(self.unfinished)
 
     def start(
-        self, output: RequestOutput, requests: Sequence[Request], prepared: PreparedRequest
+        self,
+        output: RequestOutput,
+        requests: Sequence[Request],
+        prepared: PreparedRequest,
+        resumes: RequestOutput | None = None,
     ) -> None:
-        """Adds the completions of a caller's request that has been queued.
+        """Adds the completions of a caller's request that is going to be queued.
 
         Args:
             output: to be filled.
-            requests: the scheduler's, one for each completion or beam.
+            requests: the scheduler's, one for each completion that has not ended, or for each beam.
             prepared: what the caller asked for.
+            resumes: the request as another engine left it.
+
+        Raises:
+            ValueError: a completion of `resumes` cannot go on; nothing was added.
         """
         params = prepared.params
         beams = None
         if isinstance(params, BeamSearchParams):
             beams = BeamGroup.starting(params, requests)
+        started: dict[str, Completion] = {}
         for request in requests:
             sampling = request.params
-            self.unfinished[request.request_id] = Completion(
+            completion = started[request.request_id] = Completion(
                 request,
                 output,
                 IncrementalDetokenizer(
@@ -75,6 +84,9 @@ class Completions:
                 self._tokenizer,
                 beams,
             )
+            if resumes is not None:
+                completion.resume(resumes.outputs[request.index])
+        self.unfinished |= started
         if isinstance(params, SamplingParams) and params.ranks:
             self._num_best[output.request_id] = params.n
         self.outputs[output.request_id] = output

@@ -14,6 +14,12 @@ from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_pro
 from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
+from pellucid.engine.resumed_requests import (
+    check_resumable,
+    has_begun,
+    resumed_output,
+    resumed_requests,
+)
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.engine_identity import EngineIdentity
 from pellucid.execution.model_runner import ModelRunner
@@ -39,6 +45,7 @@ from pellucid.outputs import (
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixListener
+from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.draft_model import DraftBlocks, DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
@@ -300,12 +307,16 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         continues: tuple[str, int] | None = None,
+        resumes: RequestOutput | None = None,
         caller: str = "",
         caller_weight: float = 1.0,
     ) -> RequestOutput:
         """Queues a request that `prepare` made. All else is as in `add_request`.
 
         Args:
+            resumes: the same request as another engine of the same identity has left it. Its completions go on
+                with the tokens, texts and log-probabilities that they would have had there; the deltas have
+                only what is new. Used are its seed, outputs, and log-probabilities of the prompt.
             continues: an unfinished completion ("r/0") whose text begins like the prompt, and how many tokens
                 both share: the new request shares the blocks of these tokens. Left out, or if that completion
                 has ended, the request only finds blocks in the prefix cache.
@@ -318,16 +329,25 @@ class LLMEngine:
         requests = self._request_maker.make(
             request_id, prepared, priority, cache_salt, caller, caller_weight
         )
+        outputs = [CompletionOutput(index) for index in range(params.num_results)]
+        prompt_logprobs = None
+        if resumes is not None:
+            check_resumable(resumes, requests, self.model_config.vocab_size)
+            requests = resumed_requests(resumes, requests)
+            outputs = [resumed_output(each) for each in resumes.outputs]
+            prompt_logprobs = resumes.prompt_logprobs if has_begun(resumes) else None
         output = RequestOutput(
             request_id=request_id,
             prompt=encoded.text,
             prompt_token_ids=list(encoded.token_ids),
             seed=requests[0].seed,
-            outputs=[CompletionOutput(index) for index in range(params.num_results)],
+            outputs=outputs,
             metrics=RequestMetrics(arrival_time=encoded.arrival_time),
+            prompt_logprobs=prompt_logprobs,
         )
-        self.scheduler.add_request(*requests)
-        self._completions.start(output, requests, prepared)
+        self.scheduler.check_fits(requests[0])
+        self._completions.start(output, requests, prepared, resumes)
+        self._queue(requests, resumes)
         for request in requests:
             self._recorder.add(request, output, encoded.encoded_time)
         if continues is not None:
@@ -366,6 +386,14 @@ class LLMEngine:
             with_tokens: name the tokens of each request.
         """
         return self.scheduler.snapshot(self.events.last_seq, with_tokens)
+
+    def _queue(self, requests: Sequence[Request], resumes: RequestOutput | None) -> None:
+        """Completions that have tokens share no step that computes their prompt."""
+        if resumes is None or not has_begun(resumes):
+            self.scheduler.add_request(*requests)
+            return
+        for request in requests:
+            self.scheduler.add_request(request)
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

@@ -103,7 +103,8 @@ class Scheduler:
             self._queues.add(added)
         else:  # nothing to share: each computes the prompt, and the first alone reports on it
             for each in added:
-                each.max_computed_tokens = 0 if each is request else request.num_prompt_tokens
+                if each is not request:
+                    each.max_computed_tokens = request.num_prompt_tokens
                 self._queues.add([each])
 
     def check_fits(self, request: Request) -> None:
