@@ -51,6 +51,33 @@ def test_candidates_are_those_of_the_steps_logits(page: Any, server: Any) -> Non
         assert shown + token["rest_frac"] == pytest.approx(1, abs=1e-9)
 
 
+# In each frame: output tokens in the text, in the figure beside it, and of the moment that all of it is of.
+WATCH_FRAMES = """() => {
+  window.frames_seen = [];
+  const look = () => {
+    const request = pellucid.request.value;
+    const text = document.querySelectorAll(".tokens .t:not(.prompt)").length;
+    const unit = document.evaluate("//dt[contains(., 'in the cache')]/../dd/small", document).iterateNext();
+    const figure = /\\+ (\\d+) − 1 tokens/.exec(unit?.innerText.replaceAll(",", ""));
+    const count = request && pellucid.store.tokenCount(request, pellucid.cursor.seq.value);
+    if (text > 0) window.frames_seen.push([text, Number(figure?.[1]), count]);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_text_and_figures_show_the_same_moment_in_each_frame(page: Any) -> None:
+    page.evaluate(WATCH_FRAMES)
+    page.evaluate(
+        "pellucid.runs.start('/v1/completions', {prompt: 'Once upon a time', max_tokens: 1200, ignore_eos: true})"
+    )
+    wait_until(page, "window.frames_seen.at(-1)?.[0] === 1200")
+    frames = page.evaluate("window.frames_seen")
+    assert all(text == figure == count for text, figure, count in frames)
+    assert len({text for text, _, _ in frames}) > 1  # seen while it was written
+
+
 STAGES = """async ([reply, params]) => {
   const path = document.querySelector('script[type="module"]').src.replace("app.js", "state/sampling.js");
   const { samplingStages, decodeLogits } = await import(path);

@@ -5,7 +5,7 @@ import { followTheme } from "./draw/hues.js";
 import { useCanvas } from "./draw/picture.js";
 import { html, render, useEffect, useLayoutEffect, useRef, useSignal } from "./html.js";
 import { Badge, count, inTime, percent } from "./parts/numbers.js";
-import { isHelpOpen, KeySheet, listenToKeys, Select, useKeys, useReadableSeq } from "./parts/panel.js";
+import { isHelpOpen, KeySheet, listenToKeys, Select, useKeys } from "./parts/panel.js";
 import { createSession, SPEEDS } from "./state/session.js";
 
 /** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
@@ -65,7 +65,7 @@ function CurrentView({ name }) {
 /** @param {{view: string}} props */
 function Header({ view }) {
   const { store, cursor, route, source, settings } = session;
-  const row = store.rowAt(store.stats, useReadableSeq(cursor));
+  const row = store.rowAt(store.stats, cursor.seq.value);
   const hello = store.hello;
   const looking = row < 0 ? -1 : store.stats.get("obs_frac", row);
   return html`<header class="top">
@@ -107,7 +107,7 @@ function engineName({ model, device }) {
 /** What stands between header and view when something is wrong with the stream. */
 function Notice() {
   const { source, settings, store, cursor } = session;
-  useReadableSeq(cursor);
+  cursor.seq.value;
   const key = useSignal("");
   const status = source.status.value;
   if (status === "refused" && source.isLive) {
@@ -143,14 +143,13 @@ function Notice() {
 /** One cursor for all views: steps of the engine, live or replayed. */
 function TimeBar() {
   const { store, cursor, source } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const row = store.rowAt(store.steps, seq);
   const { first, end } = store.steps;
   const step = row < 0 ? 0 : store.steps.get("step", row);
   const lastStep = end > first ? store.steps.get("step", end - 1) : store.head.step;
   const isLive = cursor.isLive.value;
   const isPlaying = cursor.isPlaying.value;
-  if (isPlaying) cursor.seq.value; // the slider glides
   const status = source.status.value;
   return html`<footer class="time-bar" aria-label="Time">
     <div class="transport">

@@ -6,7 +6,7 @@ import { Picture } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html, useSignal, useRef } from "../html.js";
 import { Badge, count as counted, Fact, Facts, inBytes, Num, percent, plural, several } from "../parts/numbers.js";
-import { Choice, Empty, Legend, Panel, RequestName, Select, TableButton, upTo, useReadableSeq, useReply, Why } from "../parts/panel.js";
+import { Choice, Empty, Legend, Panel, RequestName, Select, TableButton, upTo, useReply, Why } from "../parts/panel.js";
 import { quoted } from "../parts/token_text.js";
 import { COPIED, LOADED, SEALED, SWAPPED_IN } from "../state/pool.js";
 
@@ -41,7 +41,7 @@ function shownBlocks(pool) {
 /** @param {{session: Session, asTable: {value: boolean}}} props */
 export function PoolMap({ session, asTable }) {
   const { store, cursor, selection } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const kv = store.hello?.kv;
   if (!kv) {
     return html`<${Panel} title="The block pool"><${Empty}><p>Keys and values live in blocks of a pool that is planned before the model loads. It appears here once the engine tells its size.</p><//><//>`;
@@ -240,7 +240,7 @@ export function Contents({ session, asTable }) {
   const head = useSignal(0);
   const which = useSignal("k");
   const block = selection.block.value;
-  const pool = store.pool.at(useReadableSeq(cursor));
+  const pool = store.pool.at(cursor.seq.value);
   const fill = block >= 0 && block < pool.numBlocks ? store.pool.newest.fill[block] : 0;
   const wanted = source.isLive && block >= 0 && fill > 0 ? `/v1/kv/blocks/${block}?layer=${layer.value}&head=${head.value}` : "";
   const { reply, problem } = useReply(api, wanted, { wait: 80, inputs: [fill] });

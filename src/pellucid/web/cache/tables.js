@@ -5,7 +5,7 @@ import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, Fact, Facts, inBytes, inTime, several } from "../parts/numbers.js";
-import { Empty, Panel, RequestName, useReadableSeq, useReply, Why } from "../parts/panel.js";
+import { Empty, Panel, RequestName, useReply, Why } from "../parts/panel.js";
 import { visible } from "../parts/token_text.js";
 import { ENDED } from "../state/store.js";
 
@@ -14,7 +14,7 @@ const BLOCKS_SHOWN = 64; // blocks of a table
 /** @param {{session: Session}} props */
 export function BlockTable({ session }) {
   const { store, cursor, selection } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const kv = store.hello?.kv;
   const request = session.request.value;
   if (!kv || !request) {
@@ -96,7 +96,7 @@ const REASONS = {
 /** @param {{session: Session}} props */
 export function Missed({ session }) {
   const { store, cursor, runs } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const request = session.request.value;
   const prefix = request?.prefix && request.prefix.seq <= seq ? request.prefix : null;
   const other = prefix?.near_req ? store.requests.get(prefix.near_req) : undefined;
@@ -206,7 +206,7 @@ function runsOf(nodes) {
 /** @param {{session: Session}} props */
 export function PrefixTree({ session }) {
   const { store, cursor, api, source, selection } = session;
-  useReadableSeq(cursor);
+  cursor.seq.value;
   const row = store.kv.end - 1;
   const kept = row < store.kv.first ? 0 : store.kv.get("cached", row);
   const inputs = [kept, store.requests.size, store.hello?.boot_id];

@@ -5,7 +5,7 @@ import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, duration, Fact, Facts, inBytes, plural, several } from "../parts/numbers.js";
-import { Empty, Panel, RequestName, useReadableSeq } from "../parts/panel.js";
+import { Empty, Panel, RequestName } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
 import { ENDED } from "../state/store.js";
@@ -134,7 +134,7 @@ function Took({ session, focus }) {
 /** @param {{session: Session, focus: Focus | null}} props */
 export function Blocks({ session, focus }) {
   const { store, cursor, route } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const kv = store.hello?.kv;
   if (!focus || !kv) return null;
   const pool = store.pool.at(seq);

@@ -3,7 +3,7 @@
 // with their sheet.
 
 import { hueVariable } from "../draw/hues.js";
-import { effect, html, signal, useEffect, useId, useLayoutEffect, useRef, useSignal } from "../html.js";
+import { html, signal, useEffect, useId, useLayoutEffect, useRef, useSignal } from "../html.js";
 
 /**
  * A panel: a quiet heading, what it shows in small, and its contents.
@@ -18,38 +18,6 @@ export function Panel({ title, about, actions, children }) {
     </header>
     ${children}
   </section>`;
-}
-
-const READ_MS = 250;
-let turn = 0;
-
-/** The cursor's seq for texts and figures: while events come, each component follows it four times a second, as fast as one reads. @param {Cursor} cursor */
-export function useReadableSeq({ seq, isLive, isPlaying }) {
-  const shown = useSignal(seq.peek());
-  useEffect(() => {
-    let timer = /** @type {any} */ (0);
-    let frame = 0;
-    let last = performance.now() - (turn = (turn + 0.382 * READ_MS) % READ_MS);
-    const show = () => {
-      frame = 0;
-      last = performance.now();
-      shown.value = seq.peek();
-    };
-    const stop = effect(() => {
-      seq.value;
-      clearTimeout(timer);
-      if (!isLive.value && !isPlaying.value) show();
-      else if (performance.now() - last >= READ_MS) frame ||= requestAnimationFrame(show); // the frame after that of pictures
-      else timer = setTimeout(show, READ_MS);
-    });
-    return () => {
-      clearTimeout(timer);
-      cancelAnimationFrame(frame);
-      stop();
-    };
-  }, []);
-  shown.value;
-  return seq.peek();
 }
 
 /**

@@ -3,7 +3,7 @@
 
 import { computed, effect, signal } from "@preact/signals-core";
 import { createApi, createRuns } from "./api.js";
-import { createSource } from "./source.js";
+import { createSource, PACE_MS } from "./source.js";
 import { Store } from "./store.js";
 
 /** @param {string} hash @returns {Route} */
@@ -173,6 +173,10 @@ export function createCursor(store) {
   /** @param {number} now */
   function frame(now) {
     if (!isPlaying.value) return;
+    if (now - lastFrame < PACE_MS) {
+      requestAnimationFrame(frame);
+      return;
+    }
     const elapsed = (now - lastFrame) * 1000 * speed.value;
     lastFrame = now;
     const at = (playedUs.value ?? timeOf(seq.value)) + elapsed;

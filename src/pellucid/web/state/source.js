@@ -1,7 +1,10 @@
 // @ts-check
-// Where the events come from: a server's stream or a recorded trace. Fills the store, once per animation frame.
+// Where the events come from: a server's stream or a recorded trace. Fills the store, ten times a second at most.
 
 import { signal } from "@preact/signals-core";
+
+/** Between two moments that the page shows: texts and pictures change together, and a frame has time for all of them. */
+export const PACE_MS = 100;
 
 /**
  * @param {Store} store
@@ -19,10 +22,16 @@ export function createSource(store, cursor, settings) {
 
   /** @type {any[]} */
   let waiting = [];
-  let isScheduled = false;
+  let timer = /** @type {any} */ (0);
+  let frame = 0;
+  let last = -PACE_MS;
 
+  /** Takes in what has come; all that is shown moves on to the newest event. */
   function drain() {
-    isScheduled = false;
+    clearTimeout(timer);
+    cancelAnimationFrame(frame);
+    timer = frame = 0;
+    last = performance.now();
     const events = waiting;
     waiting = [];
     store.ingest(events);
@@ -33,10 +42,7 @@ export function createSource(store, cursor, settings) {
     if (data.kind === "events") {
       waiting = waiting.length ? waiting.concat(data.events) : data.events;
       if (document.hidden) drain();
-      else if (!isScheduled) {
-        isScheduled = true;
-        requestAnimationFrame(drain);
-      }
+      else if (!timer && !frame) timer = setTimeout(() => (frame = requestAnimationFrame(drain)), Math.max(0, last + PACE_MS - performance.now()));
     } else {
       status.value = data.status;
       message.value = data.message;

@@ -4,7 +4,7 @@
 import { hueVariable } from "../draw/hues.js";
 import { html } from "../html.js";
 import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
-import { Empty, Panel, RequestName, useReadableSeq, Why } from "../parts/panel.js";
+import { Empty, Panel, RequestName, Why } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
 import { lifeOf, phasesOf } from "./lanes.js";
 
@@ -43,7 +43,7 @@ function partsOf(ledger) {
 /** @param {{session: Session}} props */
 export function HeldUp({ session }) {
   const { store, cursor, selection } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const now = cursor.timeUs.peek();
   const request = session.request.value;
   if (!request) return html`<${Panel} title="What held it up"><${Empty}><p>Choose a lane to see what its request waited for.</p><//><//>`;

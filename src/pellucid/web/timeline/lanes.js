@@ -6,7 +6,7 @@ import { roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { html, signal, useRef } from "../html.js";
 import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
-import { Legend, Panel, useReadableSeq, Why } from "../parts/panel.js";
+import { Legend, Panel, Why } from "../parts/panel.js";
 import { ENDED, STEP_KINDS } from "../state/store.js";
 
 export const MIN_SPAN = 500; // microseconds
@@ -248,7 +248,7 @@ function countPasses(store, requests, seq) {
  */
 export function Lanes({ session, span, asTable, actions }) {
   const { store, cursor, selection } = session;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const now = cursor.timeUs.peek();
   const chosen = session.request.value;
   const all = store.requestsAt(seq).filter((request) => {
@@ -495,7 +495,7 @@ export const STEP_PARTS = [
 export function Steps({ session, span, asTable }) {
   const { store, cursor } = session;
   const { steps } = store;
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const [first, end] = rowsIn(store, span, seq);
   const current = store.rowAt(steps, seq);
   const isLive = cursor.isLive.value;

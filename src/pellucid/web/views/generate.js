@@ -4,7 +4,7 @@
 import { Blocks, focusOf, Text } from "../generate/text.js";
 import { Attention, Choice as TokenChoice, useAttention } from "../generate/token.js";
 import { html, signal } from "../html.js";
-import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys, useReadableSeq } from "../parts/panel.js";
+import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys } from "../parts/panel.js";
 
 /** Sentences of the lessons, for the bundled model and others. */
 const EXAMPLES = ["Once upon a time", "The capital of France is", "Today the weather is so", "The cat sat on the"];
@@ -48,7 +48,7 @@ function create({ store }) {
 /** @param {{session: Session}} props */
 export function View({ session }) {
   const state = generateState(session);
-  const focus = focusOf(session, useReadableSeq(session.cursor));
+  const focus = focusOf(session, session.cursor.seq.value);
   const attention = useAttention(session, state, focus);
   const { selection } = session;
   // Keys may come faster than the page is drawn: they start from the token chosen now.

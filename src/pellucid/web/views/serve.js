@@ -4,7 +4,7 @@
 import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
 import { Badge, count, Num, percent } from "../parts/numbers.js";
-import { Choice, Empty, Legend, NeedsServer, Panel, press, Refused, RequestName, Slider, submits, TableButton, tableKey, useKeys, useReadableSeq, Why } from "../parts/panel.js";
+import { Choice, Empty, Legend, NeedsServer, Panel, press, Refused, RequestName, Slider, submits, TableButton, tableKey, useKeys, Why } from "../parts/panel.js";
 import { causeOf, Figures, Lanes, serveState } from "../serve/load.js";
 
 /** @param {{session: Session}} props */
@@ -44,7 +44,7 @@ export function View({ session }) {
 
 /** What an operator watches, with this session's numbers. @param {{session: Session}} props */
 function Watch({ session: { store, cursor } }) {
-  const seq = useReadableSeq(cursor);
+  const seq = cursor.seq.value;
   const kv = store.hello?.kv;
   if (!kv || store.kv.length === 0) return null;
   const most = Math.max(0, ...Array.from({ length: store.rowAt(store.kv, seq) + 1 - store.kv.first }, (_, row) => store.kv.get("used", store.kv.first + row)));

@@ -3,7 +3,7 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { Empty, Panel, TableButton, tableKey, useKeys, useReadableSeq } from "../parts/panel.js";
+import { Empty, Panel, TableButton, tableKey, useKeys } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
 import { busySpan, Lanes, MIN_SPAN, moved, Steps, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
 import { download } from "../timeline/trace.js";
@@ -13,7 +13,7 @@ export function View({ session }) {
   const { store, cursor } = session;
   const { chosen } = timelineState(session);
   const asTable = useAsTable();
-  useReadableSeq(cursor);
+  cursor.seq.value;
   const boundsNow = () => wholeSpan(store);
   const spanNow = () => (chosen.value ? within(chosen.value, boundsNow()) : busySpan(store, cursor.timeUs.peek()));
   const bounds = boundsNow();
