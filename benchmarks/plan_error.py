@@ -40,7 +40,6 @@ def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     """The work and the seconds of each workload of a shape, and the ceilings of one thread."""
     from pellucid.backends.quantization.formats import BF16, FORMATS
     from pellucid.benchmark.kv_bytes import kv_position_bytes
-    from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.random_model import random_model
     from pellucid.benchmark.session import Session
     from pellucid.benchmark.step_work import StepWork, steps_of
@@ -66,13 +65,13 @@ def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     loaded = bundled or random_model(shape, config, workloads)
     session = Session(loaded, config, workloads, clock=time.thread_time)
     seconds: dict[str, list[float]] = {each.test: [] for each in workloads}
-    machines = [measure_machine(loaded.backend, config.num_threads)]
+    machines = [loaded.backend.measure(config.num_threads)]
     for turn in range(turns):
         for each in workloads:
             if turn == 0 and not is_large:
                 session.warm_up(each)
             seconds[each.test].append(session.run(each).seconds)
-        machines.append(measure_machine(loaded.backend, config.num_threads))
+        machines.append(loaded.backend.measure(config.num_threads))
     step_work = StepWork(model, FORMATS.get(quantization, BF16).num_bytes, position)
     arithmetic = loaded.decoder.step_weights.arithmetic
     return {

@@ -12,6 +12,7 @@ from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Decoder, Ops
 from pellucid.execution.engine_identity import EngineIdentity, make_identity
+from pellucid.facts.host_memory import give_back_free_memory
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -22,7 +23,6 @@ from pellucid.loading.parameters import Progress
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory.memory_plan import check_weights_fit, in_gib
-from pellucid.memory.process_memory import available_memory, give_back_free_memory
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files
@@ -98,7 +98,8 @@ def load_model(
     _check_dtype(config.dtype, stored)
     if backend is None:
         backend = make_backend(config, stored.config)
-    weights = check_weights_fit(stored, backend, config.quantization, available_memory())
+    available = backend.available_memory()
+    weights = check_weights_fit(stored, backend, config.quantization, available)
     backend.weights.expect(weights.total)
     made = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.

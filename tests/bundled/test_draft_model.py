@@ -12,7 +12,7 @@ import pytest
 from pellucid.backends.base import Backend
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.engine import LLMEngine, kv_storage
+from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
@@ -195,7 +195,7 @@ def test_memory_that_does_not_hold_both_caches_is_told_with_the_numbers(
 ) -> None:
     alone = make_engine(CpuBackend, num_kv_blocks=4000).memory_plan
     enough_for_one = alone.scratch + alone.kv_cache
-    monkeypatch.setattr(kv_storage, "available_memory", lambda: enough_for_one)
+    monkeypatch.setattr(Backend, "available_memory", lambda backend: enough_for_one)
     make_engine(CpuBackend, num_kv_blocks=4000)
     with pytest.raises(
         ValueError,

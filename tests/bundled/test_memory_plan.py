@@ -53,7 +53,7 @@ def test_weights_take_what_was_planned(quantization: str) -> None:
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(monkeypatch) -> None:
-    monkeypatch.setattr(loaded_model, "available_memory", lambda: 10_000_000)
+    monkeypatch.setattr(Backend, "available_memory", lambda backend: 10_000_000)
     monkeypatch.setattr(loaded_model, "make_decoder", lambda *args: pytest.fail("was read"))
     with pytest.raises(
         ValueError,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hostile.case import Case
-from pellucid.memory.process_memory import give_back_free_memory
+from pellucid.facts.host_memory import give_back_free_memory
 
 KILLED_AFTER_SECONDS = 60
 KILLED_ABOVE_BYTES = 4 << 30  # resident

@@ -8,8 +8,9 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from pellucid import loaded_model
+from pellucid.backends.base import Backend
 from pellucid.benchmark.planned_model import find_planned_model
-from pellucid.engine import LLMEngine, kv_storage
+from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory.engine_plan import EnginePlan
@@ -49,7 +50,7 @@ def config_alone(directory: Path) -> Path:
 
 def loaded(monkeypatch: pytest.MonkeyPatch, config: EngineConfig, available: int) -> EnginePlan:
     """Of an engine where so many bytes are available once the weights have been loaded."""
-    monkeypatch.setattr(kv_storage, "available_memory", lambda: available)
+    monkeypatch.setattr(Backend, "available_memory", lambda backend: available)
     model = loaded_model.load_model(config)
     draft = loaded_model.load_draft_model(config, model)
     engine = LLMEngine(config, model, draft=draft)

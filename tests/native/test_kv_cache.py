@@ -29,19 +29,19 @@ def test_layers_of_several_shapes_do_not_touch_each_other(dtype):
 
 def test_nothing_outside_the_cache_is_touched():
     cache = filled_cache(CpuBackend(), "bf16", 0)
-    data = cache.read_block(0)
+    (data,) = cache.read_blocks([0])
     for block_id in (-1, NUM_BLOCKS):
         refused = pytest.raises(ValueError, match=f"block_id={block_id}: is not in the cache")
         with refused:
-            cache.copy_block(block_id, 0)
+            cache.copy_blocks([block_id], [0])
         with refused:
-            cache.copy_block(0, block_id)
+            cache.copy_blocks([0], [block_id])
         with refused:
-            cache.read_block(block_id)
+            cache.read_blocks([block_id])
         with refused:
-            cache.write_block(block_id, data)
+            cache.write_blocks([block_id], [data])
     with pytest.raises(ValueError, match=rf"data: has {len(data) - 1} bytes, a block {len(data)}"):
-        cache.write_block(0, data[:-1])
-    assert (cache.read_block(0) == data).all()
+        cache.write_blocks([0], [data[:-1]])
+    assert (cache.read_blocks([0])[0] == data).all()
     with pytest.raises(ValueError, match="target_id: must not be source_id"):
-        cache.copy_block(1, 1)
+        cache.copy_blocks([1], [1])

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Backend
-from pellucid.backends.ops import Array
+from pellucid.backends.ops import HostArray
 from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
 from support.steps import Step
@@ -19,7 +19,7 @@ from support.uniform_model import uniform_model
 class AttentionCase:
     """q [length, H, D] and k, v [length, K, D] of each request."""
 
-    requests: tuple[tuple[Array, Array, Array], ...]
+    requests: tuple[tuple[HostArray, HostArray, HostArray], ...]
 
     @classmethod
     def random(
@@ -51,7 +51,7 @@ def paged_attention_in_steps(
     kv_dtype: str = "f32",
     scale: float = 0.35,
     **options: Any,
-) -> list[Array]:
+) -> list[HostArray]:
     """Stores and attends step by step, in scattered blocks; [length, H, D] per request."""
     tables = scattered_block_tables([len(q) for q, _, _ in case.requests], block_size)
     kv_layer = backend.make_kv_cache(
@@ -77,14 +77,14 @@ def paged_attention_in_steps(
 
 
 def dense_attention(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: HostArray,
+    k: HostArray,
+    v: HostArray,
     scale: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
-) -> Array:
+    sinks: HostArray | None = None,
+) -> HostArray:
     """The same for one request, row by row and head by head over the keys in sight, in f64."""
     num_tokens, num_heads, _ = q.shape
     group = num_heads // k.shape[1]

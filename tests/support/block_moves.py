@@ -6,7 +6,7 @@ import numpy as np
 
 from pellucid.backends.base import Backend
 from pellucid.backends.numpy_kv_cache import rows_of_format
-from pellucid.backends.ops import Array, BlockBytes, KVCache
+from pellucid.backends.ops import BlockBytes, HostArray, KVCache
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch
@@ -41,13 +41,13 @@ def check_block_moves(backend: Backend, dtype: str) -> None:
     assert cache.num_bytes == NUM_BLOCKS * expected
 
     blocks, attended = contents(cache), attend(backend, cache, 2)
-    cache.copy_block(2, 0)
+    cache.copy_blocks([2], [0])
     assert same(contents(cache), [blocks[2], blocks[1], blocks[2], blocks[3]])
     assert (attend(backend, cache, 0) == attended).all()
 
-    blocks, data = contents(other), cache.read_block(2)
+    blocks, (data,) = contents(other), cache.read_blocks([2])
     data.flags.writeable = False
-    other.write_block(3, data)
+    other.write_blocks([3], [data])
     assert same(contents(other), [*blocks[:3], data])
     assert (attend(backend, other, 3) == attended).all()
 
@@ -66,7 +66,7 @@ def check_unpacked_blocks(backend: Backend, dtype: str) -> None:
             rows.write(slots, numbers)
             both.append(rows.read(slots).astype(np.float32))
         for block_id in (0, NUM_BLOCKS - 1):
-            unpacked = cache.unpack_block(cache.read_block(block_id), layer)
+            unpacked = cache.unpack_block(contents(cache)[block_id], layer)
             own = slice(block_id * BLOCK_SIZE, (block_id + 1) * BLOCK_SIZE)
             for found, expected in zip(unpacked, both, strict=True):
                 assert found.dtype == np.float32
@@ -90,7 +90,7 @@ def check_layers_of_several_shapes(backend: Backend, dtype: str) -> None:
             rows.write(np.arange(size), numbers)
             expected[index].append(rows.read(np.arange(size)).astype(np.float32))
     for index, place in enumerate(places):
-        found = cache.unpack_block(cache.read_block(place.group), index)
+        found = cache.unpack_block(cache.read_blocks([place.group])[0], index)
         for own, wanted in zip(found, expected[index], strict=True):
             assert (own == wanted).all()
 
@@ -108,14 +108,14 @@ def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:
 
 
 def contents(cache: KVCache) -> list[BlockBytes]:
-    return [cache.read_block(block_id) for block_id in range(NUM_BLOCKS)]
+    return cache.read_blocks(range(NUM_BLOCKS))
 
 
 def same(blocks: list[BlockBytes], expected: list[BlockBytes]) -> bool:
     return all((a == b).all() for a, b in zip(blocks, expected, strict=True))
 
 
-def attend(backend: Backend, cache: KVCache, block_id: int) -> Array:
+def attend(backend: Backend, cache: KVCache, block_id: int) -> HostArray:
     """What a query gets from the block, in all layers one after the other."""
     q = np.random.default_rng(2).standard_normal((1, HEADS.num_heads, HEADS.head_dim))
     batch = forward_batch(

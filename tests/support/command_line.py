@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.cli import main
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.prompts import ChatPrompt
@@ -63,7 +63,7 @@ class InterruptedDecoder(FakeDecoder):
         super().__init__()
         self.forwards = forwards
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         for _ in range(self.forwards.count(len(self.batches))):
             signal.raise_signal(signal.SIGINT)
         return super().forward(batch, kv_cache)

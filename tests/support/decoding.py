@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pellucid.backends.base import Backend
-from pellucid.backends.ops import Array, Decoder
+from pellucid.backends.ops import Decoder, HostArray
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch, scattered_block_tables
@@ -22,7 +22,7 @@ def logits_in_steps(
     block_size: int = 16,
     kv_dtype: str = "f32",
     num_prompt_tokens: int | None = None,
-) -> list[Array]:
+) -> list[HostArray]:
     """Logits [length, V] of every token of each text, whatever steps compute them.
 
     Args:
@@ -49,7 +49,7 @@ def logits_in_steps(
 
 def prompt_logits(
     decoder: Decoder, config: ModelConfig, backend: Backend, prompt: Sequence[int]
-) -> Array:
+) -> HostArray:
     """Logits [length, V] of a prompt that is computed whole."""
     return logits_in_steps(decoder, config, backend, [prompt], whole([len(prompt)]))[0]
 

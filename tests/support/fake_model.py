@@ -14,8 +14,9 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.ops import Array, BlockBytes, ForwardBatch, IntArray, KVCache
+from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.engine import LLMEngine
+from pellucid.facts.host_memory import available_memory
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.prompts import ChatPrompt
@@ -43,14 +44,18 @@ class FakeKVCache:
         blocks = self.token_ids.reshape(-1, self.block_size)[block_table[:num_blocks]]
         return blocks.reshape(-1)[:seq_len]
 
-    def copy_block(self, source_id: int, target_id: int) -> None:
-        self._block(target_id)[:] = self._block(source_id)
+    def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        assert not set(source_ids[1:]) & set(target_ids[:-1]), "copies depend on each other"
+        for source_id, target_id in zip(source_ids, target_ids, strict=True):
+            self._block(target_id)[:] = self._block(source_id)
 
-    def read_block(self, block_id: int) -> BlockBytes:
-        return self._block(block_id).copy()
+    def read_blocks(self, block_ids: Sequence[int]) -> list[BlockBytes]:
+        return [self._block(block_id).copy() for block_id in block_ids]
 
-    def write_block(self, block_id: int, data: BlockBytes) -> None:
-        self._block(block_id)[:] = data
+    def write_blocks(self, block_ids: Sequence[int], contents: Sequence[BlockBytes]) -> None:
+        assert len({*block_ids}) == len(block_ids)
+        for block_id, data in zip(block_ids, contents, strict=True):
+            self._block(block_id)[:] = data
 
     def _block(self, block_id: int) -> IntArray:
         return self.token_ids[block_id * self.block_size :][: self.block_size]
@@ -74,7 +79,7 @@ class FakeDecoder(CompiledDecoder):
     ) -> StepLogits:
         return StepLogits(self.forward(batch, kv_cache))
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         assert isinstance(kv_cache, FakeKVCache)
         self.batches.append(batch)
         kv_cache.token_ids[batch.slot_mapping[0]] = batch.token_ids
@@ -88,7 +93,7 @@ class FakeDecoder(CompiledDecoder):
         return logits
 
 
-def fake_logits(token_ids: Sequence[int] | IntArray) -> Array:
+def fake_logits(token_ids: Sequence[int] | IntArray) -> HostArray:
     """The fake model's definition: random logits [V] in [-4, 4), a hash of the tokens."""
     digest = hashlib.sha512(np.asarray(token_ids, dtype=np.int64).tobytes()).digest()
     return np.frombuffer(digest, dtype=np.uint16)[:VOCAB_SIZE] / 2.0**13 - 4.0
@@ -104,6 +109,9 @@ class FakeBackend:
     name = identity = "fake"
     weights = FakeWeights()
     thread_use = None
+
+    def available_memory(self) -> int | None:
+        return available_memory()
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size

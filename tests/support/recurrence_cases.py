@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends.base import Backend
-from pellucid.backends.ops import Array
+from pellucid.backends.ops import HostArray
 from pellucid.facts.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
@@ -40,9 +40,9 @@ class ConvolutionCase:
         bias: [C], or None.
     """
 
-    xs: Sequence[Array]
-    weight: Array
-    bias: Array | None
+    xs: Sequence[HostArray]
+    weight: HostArray
+    bias: HostArray | None
 
     @classmethod
     def random(
@@ -54,7 +54,7 @@ class ConvolutionCase:
         bias = rng.standard_normal(num_channels) if has_bias else None
         return cls(xs, weight, bias)
 
-    def run(self, backend: Backend, steps: Sequence[Step], slots: Sequence[int]) -> list[Array]:
+    def run(self, backend: Backend, steps: Sequence[Step], slots: Sequence[int]) -> list[HostArray]:
         """[length, C] of each text, whatever steps compute them."""
         num_channels = self.xs[0].shape[1]
         recurrence = ShortConvolutionConfig(num_channels, len(self.weight) // num_channels)
@@ -93,11 +93,11 @@ class DeltaCase:
     """
 
     net: GatedDeltaNetConfig
-    qkvs: Sequence[Array]
-    bs: Sequence[Array]
-    alphas: Sequence[Array]
-    log_decay: Array
-    step_bias: Array
+    qkvs: Sequence[HostArray]
+    bs: Sequence[HostArray]
+    alphas: Sequence[HostArray]
+    log_decay: HostArray
+    step_bias: HostArray
 
     @classmethod
     def random(cls, net: GatedDeltaNetConfig, lengths: Sequence[int]) -> "DeltaCase":
@@ -112,7 +112,7 @@ class DeltaCase:
             rng.standard_normal(num_heads) - 2,
         )
 
-    def run(self, backend: Backend, steps: Sequence[Step], slots: Sequence[int]) -> list[Array]:
+    def run(self, backend: Backend, steps: Sequence[Step], slots: Sequence[int]) -> list[HostArray]:
         """[length, Hv, dv] of each text, whatever steps compute them."""
         model = recurrent_model(self.net)
         cache = backend.make_kv_cache(model, len(BLOCKS), BLOCK_SIZE, "f32", 1 + max(slots))

@@ -8,7 +8,7 @@ import numpy as np
 
 from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -50,7 +50,7 @@ class ScriptedDecoder(CompiledDecoder):
         self.vocab_size = vocab_size
         self._prompt_ends: dict[int, int] = {}  # by the first block of a request
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         logits = np.zeros((len(batch.logits_indices), self.vocab_size), dtype=np.float32)
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         for row, index, owner in zip(logits, batch.logits_indices, owners, strict=True):

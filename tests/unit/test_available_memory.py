@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.memory.process_memory import available_memory
+from pellucid.facts.host_memory import available_memory
 
 GIB = 1 << 30
 

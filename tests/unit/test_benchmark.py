@@ -5,17 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid.backends.base import StepLogits
+from pellucid.backends.base import Backend, StepLogits
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.ops import ForwardBatch, KVCache
-from pellucid.benchmark import random_model as random_model_module
 from pellucid.benchmark.kv_plan import plan_kv_cache
-from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.random_model import planned_matrix_bytes, random_model
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode, Prefill, Workload
 from pellucid.facts import formulas
+from pellucid.facts.machine import Machine
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.shapes import SHAPES
@@ -189,7 +188,7 @@ def test_weights_count_with_their_scales(quantization: str, row_bytes: int) -> N
 
 
 def test_a_machine_too_small_for_a_shape_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_model_module, "available_memory", lambda: 100_000)
+    monkeypatch.setattr(Backend, "available_memory", lambda backend: 100_000)
     with pytest.raises(ValueError, match=r"shape='tiny' with quantization='none' takes \d"):
         tiny_model(monkeypatch)
 

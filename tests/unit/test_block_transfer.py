@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.execution.block_transfer import BlockTransfer
+from pellucid.execution.block_transfer import MOST_TOGETHER, BlockTransfer
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block_ops import Copy, Load, Save, Slot, SlotKind, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
@@ -29,11 +29,13 @@ def numbers(cache: FakeKVCache) -> list[int]:
 
 
 class RecordingStore:
-    def __init__(self) -> None:
+    def __init__(self, max_blocks: int = 100) -> None:
+        self.max_blocks = max_blocks
         self.saved: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}
 
-    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
-        return block_hash not in self.saved
+    def wants(self, block_hash: bytes, num_blocks: int = 1, num_before: int = 0) -> bool:
+        has_room = len(self.saved) + num_before + num_blocks <= self.max_blocks
+        return has_room and block_hash not in self.saved
 
     def save(self, block_hash: bytes, token_ids: tuple[int, ...], data: np.ndarray) -> None:
         assert self.wants(block_hash)
@@ -73,6 +75,39 @@ def test_a_saved_block_is_a_copy() -> None:
         ]
     )
     assert kept[0].tolist() == block(1).tolist()
+
+
+def test_a_copy_of_a_copy_comes_after_it() -> None:
+    cache = cache_of(1, 2, 3, 4)
+    pairs = [(0, 1), (1, 2), (3, 0), (2, 3)]
+    BlockTransfer(cache).run(
+        [Copy(Slot(SlotKind.BLOCK, a), Slot(SlotKind.BLOCK, b)) for a, b in pairs]
+    )
+    assert numbers(cache) == [4, 1, 1, 1]
+
+
+def test_neighbours_move_together(tmp_path: Path) -> None:
+    """A step that swaps many blocks reads a few at a time, and a block that is filled twice has the later contents."""
+    cache = cache_of(*range(40))
+    calls: list[int] = []
+    read_blocks = cache.read_blocks
+    cache.read_blocks = lambda ids: calls.append(len(ids)) or read_blocks(ids)  # type: ignore[func-returns-value,method-assign]
+    transfer = BlockTransfer(cache, None, SwapFile(40, cache.bytes_per_block, tmp_path))
+    slots = [Slot(SlotKind.BLOCK, number) for number in range(40)]
+    transfer.run([SwapOut(slot, (slot.id,)) for slot in slots])
+    assert calls == [MOST_TOGETHER, MOST_TOGETHER, 40 - 2 * MOST_TOGETHER]
+    transfer.run([SwapIn((39 - slot.id,), slot) for slot in slots])
+    assert numbers(cache) == [*range(39, -1, -1)]
+    transfer.run([Load(slots[0], block(7)), Load(slots[0], block(8))])
+    assert numbers(cache)[0] == 8
+
+
+def test_saves_of_a_step_count_together() -> None:
+    cache, saver = cache_of(1, 2, 3), RecordingStore(max_blocks=2)
+    hashes = (b"one", b"one", b"two", b"three")
+    saves = [Save(Slot(SlotKind.BLOCK, n % 3), each, ()) for n, each in enumerate(hashes)]
+    BlockTransfer(cache, saver).run(saves)
+    assert {each: data[0] for each, (_, data) in saver.saved.items()} == {b"one": 1, b"two": 3}
 
 
 def test_swap_slots_are_apart(tmp_path: Path) -> None:

@@ -1,16 +1,15 @@
 """`pellucid bench` on a tiny shape and a fake machine: JSON keys, the table, options that are refused."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from pellucid.benchmark.machine import Machine
+from pellucid.backends.base import Backend
 from pellucid.cli.parsing.option_types import parse_counts
+from pellucid.facts.machine import Machine
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine, Ran
 from support.tiny_shape import TINY_SHAPE
@@ -63,10 +62,8 @@ MACHINE_KEYS = {
 
 def use_machines(monkeypatch: pytest.MonkeyPatch, *machines: Machine) -> None:
     """What measuring the machine gives, one after the other."""
-    measured = ModuleType("native_machine")
     measurements = iter(machines)
-    measured.measure_machine = lambda backend, num_threads: next(measurements)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pellucid.benchmark.native_machine", measured)
+    monkeypatch.setattr(Backend, "measure", lambda backend, num_threads: next(measurements))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.cli.chat import _line_editor, history_path
 from pellucid.cli.chat_session import ChatSession
 from pellucid.inputs.sampling_params import SamplingParams
@@ -240,7 +240,7 @@ class ScriptedDecoder(FakeDecoder):
         super().__init__()
         self.token_ids = ChatTokenizer().encode(text + "#")
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         logits = np.zeros_like(super().forward(batch, kv_cache))
         logits[:, self.token_ids[min(len(self.batches), len(self.token_ids)) - 1]] = 100
         return logits

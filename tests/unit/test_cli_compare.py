@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.facts.formulas import token_passes
 from support.command_line import CommandLine, InterruptedDecoder
 from support.fake_model import FakeDecoder
@@ -55,7 +55,7 @@ class ForgetfulDecoder(FakeDecoder):
         super().__init__()
         self.shift, self.flip = np.float32(shift), flip
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         logits = super().forward(batch, kv_cache)
         if len(batch.token_ids) == 1 and batch.positions[0] >= 12:
             logits[:, 0] += self.shift

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.base import ThreadUse
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
 from support.command_line import ChatTokenizer, CommandLine, InterruptedDecoder
@@ -331,7 +331,7 @@ def test_a_traceback_on_demand(pellucid: CommandLine, monkeypatch: pytest.Monkey
 class BrokenDecoder(FakeDecoder):
     """Logits turn into NaN after some steps."""
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         logits = super().forward(batch, kv_cache)
         return np.full_like(logits, np.nan) if len(self.batches) > 4 else logits
 

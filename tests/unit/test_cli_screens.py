@@ -24,7 +24,6 @@ from pellucid.benchmark.estimate import Workload, estimate, estimate_memory
 from pellucid.benchmark.kv_quality import KVQuality
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
-from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.planned_model import find_planned_model
@@ -52,6 +51,7 @@ from pellucid.cli.output.terminal import note_facts
 from pellucid.cli.plan_report import print_plan
 from pellucid.cli.server_screen import print_status
 from pellucid.cli.server_status import ServerStatus
+from pellucid.facts.machine import Machine
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_recording import read_recording
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput

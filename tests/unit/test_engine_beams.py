@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pellucid.backends.ops import Array, ForwardBatch
+from pellucid.backends.ops import ForwardBatch, HostArray
 from pellucid.engine import LLMEngine
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
@@ -172,7 +172,7 @@ def test_a_failing_row_ends_its_search_alone() -> None:
     failing = engine.add_request("a dog", PARAMS)
     forward = engine.model_runner.decoder.forward
 
-    def forward_with_nan(batch: ForwardBatch, kv_cache: FakeKVCache) -> Array:
+    def forward_with_nan(batch: ForwardBatch, kv_cache: FakeKVCache) -> HostArray:
         logits = forward(batch, kv_cache)
         owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
         for row, owner in zip(logits, owners.tolist(), strict=True):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.execution.sampler import SampledToken, SamplingRow
 from pellucid.inputs.sampling_params import SamplingParams
@@ -54,7 +54,7 @@ def test_a_sampler_that_fails_on_one_row(monkeypatch: pytest.MonkeyPatch) -> Non
     outputs = [engine.add_request([index] * 9, PARAMS) for index in (1, 2, 3)]
     sample = engine.model_runner.sampler.sample
 
-    def poisoned(logits: Array, row: SamplingRow, drawn: int | None) -> SampledToken:
+    def poisoned(logits: HostArray, row: SamplingRow, drawn: int | None) -> SampledToken:
         if row.prompt_token_ids[0] == 2 and len(row.output_token_ids) == 4:
             explode()
         return sample(logits, row, drawn)
@@ -104,7 +104,7 @@ def test_logits_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(decoder, FakeDecoder)
     forward = decoder.forward
 
-    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         logits = forward(batch, kv_cache)
         if batch.seq_lens[0] == 12:
             logits[0, 3] = np.nan
@@ -127,7 +127,7 @@ def test_a_forward_that_fails_ends_the_requests_of_that_step_only(
     forward = decoder.forward
     num_calls = 0
 
-    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def poisoned(batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         nonlocal num_calls
         num_calls += 1
         if num_calls == failing_call + 1:

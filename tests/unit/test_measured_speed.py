@@ -8,7 +8,6 @@ import pytest
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.benchmark.estimate import Number, Workload, estimate
-from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measured_speed import MeasuredRun, MeasuredSpeed, predicted_seconds
 from pellucid.benchmark.measurement import Cost, Measurement
@@ -24,6 +23,7 @@ from pellucid.benchmark.speed_file import (
 from pellucid.benchmark.step_work import BYTES, COUNTS, KINDS, StepWork, model_work, steps_of
 from pellucid.benchmark.workloads import Decode, Prefill
 from pellucid.benchmark.workloads import Workload as BenchWorkload
+from pellucid.facts.machine import Machine
 from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE

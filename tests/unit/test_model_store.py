@@ -186,7 +186,7 @@ def test_a_context_that_fits(
     path = write_gguf(tmp_path / "Qwen3-0.6B-Q4_K_M.gguf", directory)
     hub.files = {".gitattributes": b"", path.name: path.read_bytes()}
     pellucid.context_length = LONG
-    monkeypatch.setattr("pellucid.memory.process_memory.available_memory", lambda: memory)
+    monkeypatch.setattr("pellucid.facts.host_memory.available_memory", lambda: memory)
     ran = pellucid("run", SHORT, "aa", "-n", "1", *(["-c", str(typed)] if typed else []))
     assert ran.status == 0, ran.err
     chosen = pellucid.loaded[0].max_model_len

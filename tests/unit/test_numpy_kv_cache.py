@@ -20,4 +20,4 @@ def test_a_block_is_read_as_its_format_says(dtype):
 def test_a_block_of_another_size_is_refused():
     cache = filled_cache(NumpyBackend(), "bf16", 0)
     with pytest.raises(ValueError, match=f"data: has 7 bytes, a block {cache.bytes_per_block}"):
-        cache.write_block(0, np.zeros(7, np.uint8))
+        cache.write_blocks([0], [np.zeros(7, np.uint8)])

@@ -3,22 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
-from pellucid.backends.ops import Array, Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
+from pellucid.backends.ops import Decoder, ForwardBatch, HostArray, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable, TableInFile
+from pellucid.facts.host_memory import available_memory
+from pellucid.facts.machine import Arithmetic, Machine
 from pellucid.facts.model_config import ModelConfig
 
 if TYPE_CHECKING:  # the contract needs no extension
     from pellucid.backends.native import Kernels, ThreadPool
-
-Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,30 @@ class RowSummary(NamedTuple):
     likeliest: list[tuple[int, bool]]
 
 
+class LogitRows(Protocol):
+    """Rows of logits [R, V]: an array, or rows that stay on a device and are copied when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int | slice | tuple[int, int], /) -> Any:
+        """A row [V] in the host's memory, some of the rows, or the logit of (row, token)."""
+        ...
+
+
 @dataclass(frozen=True)
 class StepLogits:
     """The results of a step's forward.
 
     Attributes:
-        rows: [R, V] of the rows `ForwardBatch.logits_indices`.
+        rows: [R, V] of the rows `ForwardBatch.logits_indices`. The logits of `largest` and of `drawn` are at hand
+            without their rows, as `rows[row, token]`.
         largest: [R] `rows.argmax(axis=1)`, as far as the backend computed it; else empty.
-        drawn: the token of each draw that was asked for, None where parameters or logits leave none;
-            empty without draws.
+        drawn: the token of each draw that was asked for, None where the sampler has to look: parameters or logits
+            leave none, or the backend has no such draw; empty without draws.
         expert_bytes: of the experts' weights that the step read.
     """
 
-    rows: Array
+    rows: LogitRows
     largest: Sequence[int] = ()
     drawn: Sequence[int | None] = ()
     expert_bytes: int = 0
@@ -222,7 +233,7 @@ class StepDecoder(Protocol):
     @property
     def draws_tokens(self) -> bool: ...
 
-    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
         """Summarizes a row of logits [V]; None if a logit is not finite, or without `draws_tokens`."""
         ...
 
@@ -263,11 +274,11 @@ class CompiledDecoder(ABC):
     ) -> StepLogits:
         """As `StepDecoder.step`."""
 
-    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
         """As `StepDecoder.summarize`."""
         return None
 
-    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> LogitRows:
         """Logits [R, V] of the rows `batch.logits_indices`."""
         return self.step(batch, kv_cache).rows
 
@@ -314,6 +325,34 @@ class Backend(ABC):
     def thread_use(self) -> ThreadUse | None:
         """How many threads steps have; None: this backend does not lower their number."""
         return None
+
+    def batch(self, batch: ForwardBatch) -> ForwardBatch:
+        """A step's batch in the form in which this backend's ops read it fastest; they take both."""
+        return batch
+
+    def available_memory(self) -> int | None:
+        """Bytes that can be taken now where weights and KV caches lie; None: the system does not report it."""
+        return available_memory()
+
+    def measure(self, num_threads: int | None) -> Machine:
+        """Measures the ceilings for code that runs on this backend, with the native kernels and threads of the
+        host. Takes a second or two, and a quarter of a gigabyte.
+
+        Args:
+            num_threads: of a backend without native threads; None: one, as the NumPy backend uses by default.
+        """
+        from pellucid.backends.native import ThreadPool, find_kernels, measure_roofline
+
+        kernels, pool = self.native_threads or (find_kernels(), ThreadPool(num_threads or 1))
+        roofline = measure_roofline(kernels, pool)
+        return Machine(
+            isa=kernels.isa,
+            num_threads=pool.num_threads,
+            bandwidth_bytes_per_second=roofline.read_bytes_per_second,
+            peak_int8_ops=roofline.int8_ops_per_second,
+            peak_bf16_flops=roofline.bf16_flops_per_second,
+            peak_f32_flops=roofline.f32_flops_per_second,
+        )
 
     @property
     def native_threads(self) -> "NativeThreads | None":

@@ -8,7 +8,7 @@ import numpy as np
 
 from pellucid.backends import native
 from pellucid.backends.cpu_kv_layout import unpack_layer
-from pellucid.backends.ops import Array, BlockBytes
+from pellucid.backends.ops import BlockBytes, HostArray
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig, StateShape
 
@@ -95,18 +95,21 @@ class CpuKVCache:
     def bytes_per_block(self) -> int:
         return self.native.bytes_per_block
 
-    def copy_block(self, source_id: int, target_id: int) -> None:
-        self.native.copy_block(source_id, target_id)
+    def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        for source_id, target_id in zip(source_ids, target_ids, strict=True):
+            self.native.copy_block(source_id, target_id)
 
-    def read_block(self, block_id: int) -> BlockBytes:
-        data = np.empty(self.bytes_per_block, np.uint8)
-        self.native.read_block(block_id, data)
-        return data
+    def read_blocks(self, block_ids: Sequence[int]) -> list[BlockBytes]:
+        contents = [np.empty(self.bytes_per_block, np.uint8) for _ in block_ids]
+        for block_id, data in zip(block_ids, contents, strict=True):
+            self.native.read_block(block_id, data)
+        return contents
 
-    def write_block(self, block_id: int, data: BlockBytes) -> None:
-        self.native.write_block(block_id, data)
+    def write_blocks(self, block_ids: Sequence[int], contents: Sequence[BlockBytes]) -> None:
+        for block_id, data in zip(block_ids, contents, strict=True):
+            self.native.write_block(block_id, data)
 
-    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[HostArray, HostArray]:
         handle = self.layers[layer]
         assert isinstance(handle, CpuKVLayer)
         alone = NativeKVGroup(1, handle.num_kv_heads, handle.head_dim, 0)

@@ -7,18 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import ROTATE_BACK, rotate
-from pellucid.backends.ops import Array, BlockBytes
+from pellucid.backends.ops import BlockBytes, HostArray
 from pellucid.facts.kv_formats import GROUP_DIMS, NumberFormat, find_kv_format
 
 TILE_TOKENS = 16
 _CELLS = {"f32": 1, "bf16": 2, "int8": 4, "int4": 8}  # numbers of a cell
 
 
-def unpack_layer(data: BlockBytes, dtype: str, num_kv_heads: int, head_dim: int) -> list[Array]:
+def unpack_layer(data: BlockBytes, dtype: str, num_kv_heads: int, head_dim: int) -> list[HostArray]:
     """Keys and values [block_size, K, D], f32, of one layer.
 
     Args:
-        data: what the block holds in this layer, as `KVCache.read_block` gives it.
+        data: what the block holds in this layer, as `KVCache.read_blocks` gives it.
         dtype: as in `EngineConfig.kv_cache_dtype`.
     """
     keys, values = find_kv_format(dtype).halves

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import CodeRows, Slots
-from pellucid.backends.ops import Array, BlockBytes, IntArray
+from pellucid.backends.ops import BlockBytes, HostArray, IntArray
 from pellucid.facts.kv_formats import NumberFormat, find_kv_format
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig
@@ -26,7 +26,7 @@ class StoredRows(Protocol):
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]: ...
 
-    def write(self, slots: Slots, x: Array) -> None:
+    def write(self, slots: Slots, x: HostArray) -> None:
         """Puts row t of x [T, K, D], rounded to the format, into slots[t]."""
         ...
 
@@ -49,7 +49,7 @@ class FloatRows:
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return (self.numbers,)
 
-    def write(self, slots: Slots, x: Array) -> None:
+    def write(self, slots: Slots, x: HostArray) -> None:
         self.numbers[slots] = x
 
     def read(self, slots: Slots) -> npt.NDArray[Any]:
@@ -100,7 +100,7 @@ class NumpyKVLayer:
     num_kv_heads: int
     block_size: int
 
-    def write(self, k: Array, v: Array, slot_mapping: IntArray) -> None:
+    def write(self, k: HostArray, v: HostArray, slot_mapping: IntArray) -> None:
         """Rounds k, v [T, K, D] to the format and puts row t into slot_mapping[group, t]."""
         slots = np.divmod(slot_mapping[self.group], self.block_size)
         self.k.write(slots, k)
@@ -108,7 +108,7 @@ class NumpyKVLayer:
 
     def read(
         self, block_table: IntArray, start: int, stop: int, seq_len: int, dtype: npt.DTypeLike
-    ) -> tuple[Array, Array]:
+    ) -> tuple[HostArray, HostArray]:
         """K and V [stop - start, K, D] of positions start .. stop - 1, zeros from seq_len on."""
         positions = np.arange(start, min(stop, seq_len))
         index, offset = np.divmod(positions, self.block_size)
@@ -164,8 +164,8 @@ class NumpyStateLayer:
         matrices: [slots, H, key_dim, value_dim].
     """
 
-    rows: Array
-    matrices: Array
+    rows: HostArray
+    matrices: HostArray
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class NumpyKVCache:
             own[:] = part.copy().view(own.dtype).reshape(own.shape)
             start += own.nbytes
 
-    def _state_arrays(self) -> list[Array]:
+    def _state_arrays(self) -> list[HostArray]:
         states = (each for each in self.layouts if isinstance(each, NumpyStateLayer))
         return [array for layer in states for array in (layer.rows, layer.matrices)]
 
@@ -220,18 +220,20 @@ class NumpyKVCache:
     def bytes_per_block(self) -> int:
         return int(self.blocks.shape[1])
 
-    def copy_block(self, source_id: int, target_id: int) -> None:
-        self.blocks[target_id] = self.blocks[source_id]
+    def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        for source_id, target_id in zip(source_ids, target_ids, strict=True):
+            self.blocks[target_id] = self.blocks[source_id]
 
-    def read_block(self, block_id: int) -> BlockBytes:
-        return np.array(self.blocks[block_id])
+    def read_blocks(self, block_ids: Sequence[int]) -> list[BlockBytes]:
+        return [np.array(self.blocks[block_id]) for block_id in block_ids]
 
-    def write_block(self, block_id: int, data: BlockBytes) -> None:
-        if data.shape != (self.bytes_per_block,):
-            raise ValueError(f"data: has {data.size} bytes, a block {self.bytes_per_block}")
-        self.blocks[block_id] = data
+    def write_blocks(self, block_ids: Sequence[int], contents: Sequence[BlockBytes]) -> None:
+        for block_id, data in zip(block_ids, contents, strict=True):
+            if data.shape != (self.bytes_per_block,):
+                raise ValueError(f"data: has {data.size} bytes, a block {self.bytes_per_block}")
+            self.blocks[block_id] = data
 
-    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[HostArray, HostArray]:
         layout = self.layouts[layer]
         assert isinstance(layout, LayerLayout)
         own = layout.over(data[None])

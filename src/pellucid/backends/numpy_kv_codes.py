@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.ops import Array, IntArray
+from pellucid.backends.ops import HostArray, IntArray
 from pellucid.facts.kv_formats import GROUP_DIMS, NumberFormat
 
 # An index of the first axis, or of the first two: which block, and which slot of it.
@@ -74,7 +74,7 @@ class CodeRows:
     def over(self, *arrays: npt.NDArray[Any]) -> "CodeRows":
         return CodeRows(self.format, self.head_dim, *arrays)
 
-    def write(self, slots: Slots, x: Array) -> None:
+    def write(self, slots: Slots, x: HostArray) -> None:
         codes, scales = quantize_rows(x, self.format)
         self.codes[slots] = codes if self.format.bits == 8 else _pack(codes)
         self.scales[slots] = scales
@@ -87,7 +87,7 @@ class CodeRows:
 
 
 def quantize_rows(
-    x: Array, number_format: NumberFormat
+    x: HostArray, number_format: NumberFormat
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
     """Codes [T, K, numbers] and bf16 scales [T, K, groups] of x [T, K, D].
 

@@ -23,7 +23,7 @@ from pellucid.backends.numpy_weights import (
     NumpyStack,
     NumpyWeight,
 )
-from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.row_table import TableInFile, embed_rows
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
@@ -44,7 +44,7 @@ class NumpyOps(Ops):
 
     def embed(
         self, token_ids: IntArray, table: NumpyWeight | TableInFile, scale: float = 1.0
-    ) -> Array:
+    ) -> HostArray:
         assert not isinstance(table, NumpyJoinedMatrix)
         if isinstance(table, TableInFile):
             return embed_rows(table.rows, token_ids, scale, self.dtype)
@@ -52,7 +52,7 @@ class NumpyOps(Ops):
             return np.asarray(table.embed(token_ids).astype(self.dtype) * scale)
         return np.asarray(table.weight[token_ids] * scale)
 
-    def linear(self, x: Array, weight: NumpyWeight) -> Array:
+    def linear(self, x: HostArray, weight: NumpyWeight) -> HostArray:
         if isinstance(weight, NumpyJoinedMatrix):
             return np.concatenate([self.linear(x, part) for part in weight.parts], axis=-1)
         if isinstance(weight, NumpyQuantizedMatrix):
@@ -63,21 +63,21 @@ class NumpyOps(Ops):
         padded[: len(x)] = x
         columns = padded.reshape(num_tiles, TILE, num_inputs).transpose(0, 2, 1)
         rows = np.ascontiguousarray((weight.weight @ columns).transpose(0, 2, 1))
-        y: Array = rows.reshape(num_tiles * TILE, num_outputs)[: len(x)]
+        y: HostArray = rows.reshape(num_tiles * TILE, num_outputs)[: len(x)]
         return y if weight.bias is None else y + weight.bias
 
-    def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
+    def rms_norm(self, x: HostArray, weight: HostArray | None, eps: float) -> HostArray:
         mean_square = np.square(x, order="C").mean(axis=-1, keepdims=True)
         normed = np.asarray(x / np.sqrt(mean_square + eps))
         return normed if weight is None else normed * weight
 
-    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    def layer_norm(self, x: HostArray, weight: HostArray, bias: HostArray, eps: float) -> HostArray:
         x = np.ascontiguousarray(x)
         centered = x - x.mean(axis=-1, keepdims=True)
         variance = np.square(centered).mean(axis=-1, keepdims=True)
         return np.asarray(centered / np.sqrt(variance + eps) * weight + bias)
 
-    def rope(self, x: Array, batch: ForwardBatch, rope: RopeConfig) -> Array:
+    def rope(self, x: HostArray, batch: ForwardBatch, rope: RopeConfig) -> HostArray:
         inv_freq, attention_factor = frequency_rows(rope, batch.rope_lens, self.dtype)
         angles = batch.positions[:, None].astype(self.dtype) * inv_freq
         factor: Any = attention_factor
@@ -92,7 +92,7 @@ class NumpyOps(Ops):
         rotated = (first * cos - second * sin, second * cos + first * sin)
         return np.concatenate((*rotated, rest), axis=-1)
 
-    def activate(self, x: Array, activation: Activation) -> Array:
+    def activate(self, x: HostArray, activation: Activation) -> HostArray:
         match activation:
             case "silu":  # x / (1 + exp(-x)), with an exponential that cannot overflow
                 decay = np.exp(-np.abs(x))
@@ -107,14 +107,14 @@ class NumpyOps(Ops):
                 gate = np.minimum(x, _SWISH_LIMIT)
                 return np.asarray(gate * _sigmoid(1.702 * gate), x.dtype)
 
-    def gated_activate(self, gate_up: Array, activation: Activation) -> Array:
+    def gated_activate(self, gate_up: HostArray, activation: Activation) -> HostArray:
         half = gate_up.shape[1] // 2
         up = gate_up[:, half:]
         if activation == "clamped_swish":
             up = np.clip(up, -_SWISH_LIMIT, _SWISH_LIMIT) + 1
         return self.activate(gate_up[:, :half], activation) * up
 
-    def multiply(self, x: Array, gate: Array, function: Gate = "identity") -> Array:
+    def multiply(self, x: HostArray, gate: HostArray, function: Gate = "identity") -> HostArray:
         if function == "identity":
             factor = gate
         elif function == "sigmoid":
@@ -123,18 +123,18 @@ class NumpyOps(Ops):
             factor = self.activate(gate, function)
         return np.asarray(x * factor)
 
-    def scale(self, x: Array, factors: Array) -> Array:
+    def scale(self, x: HostArray, factors: HostArray) -> HostArray:
         return x * factors
 
     def causal_convolution(
         self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
+        x: HostArray,
+        weight: HostArray,
+        bias: HostArray | None,
         state_layer: NumpyStateLayer,
         batch: ForwardBatch,
         activation: Activation | None = None,
-    ) -> Array:
+    ) -> HostArray:
         taps = weight.reshape(-1, x.shape[1])  # [K, C]
         outputs = []
         for rows, slot, is_first in _requests(x, batch):
@@ -150,15 +150,15 @@ class NumpyOps(Ops):
 
     def gated_delta_net(
         self,
-        qkv: Array,
-        b: Array,
-        a: Array,
-        log_decay: Array,
-        step_bias: Array,
+        qkv: HostArray,
+        b: HostArray,
+        a: HostArray,
+        log_decay: HostArray,
+        step_bias: HostArray,
         net: GatedDeltaNetConfig,
         state_layer: NumpyStateLayer,
         batch: ForwardBatch,
-    ) -> Array:
+    ) -> HostArray:
         num_heads, keys, num_rows = net.num_value_heads, net.keys_width, len(qkv)
         q, k = (
             _repeated(_unit(part.reshape(num_rows, net.num_key_heads, net.key_dim)), net)
@@ -182,13 +182,13 @@ class NumpyOps(Ops):
 
     def route(
         self,
-        logits: Array,
+        logits: HostArray,
         num_chosen: int,
         router: Router,
         normalize: bool = False,
         scale: float = 1.0,
-        bias: Array | None = None,
-    ) -> Array:
+        bias: HostArray | None = None,
+    ) -> HostArray:
         is_finite = np.isfinite(logits).all(axis=-1, keepdims=True)
         logits = np.where(is_finite, logits, 0)
         scores = _sigmoid(logits) if router == "sigmoid" else logits
@@ -209,14 +209,14 @@ class NumpyOps(Ops):
 
     def expert_mlp(
         self,
-        x: Array,
-        weights: Array,
+        x: HostArray,
+        weights: HostArray,
         num_chosen: int,
         gate: NumpyStack,
         up: NumpyStack,
         down: NumpyStack,
         activation: Activation,
-    ) -> Array:
+    ) -> HostArray:
         assert (np.count_nonzero(weights, axis=-1) <= num_chosen).all()
         y = np.zeros_like(x)
         for expert in range(len(gate)):
@@ -227,19 +227,21 @@ class NumpyOps(Ops):
                 y[rows] += weights[rows, expert, None] * self.linear(inner, down[expert])
         return y
 
-    def store_kv(self, kv_layer: NumpyKVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+    def store_kv(
+        self, kv_layer: NumpyKVLayer, k: HostArray, v: HostArray, slot_mapping: IntArray
+    ) -> None:
         kv_layer.write(k, v, slot_mapping)
 
     def paged_attention(
         self,
-        q: Array,
+        q: HostArray,
         kv_layer: NumpyKVLayer,
         batch: ForwardBatch,
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
-        sinks: Array | None = None,
-    ) -> Array:
+        sinks: HostArray | None = None,
+    ) -> HostArray:
         if len(q) == 0:
             return q
         requests = zip(
@@ -257,14 +259,14 @@ class NumpyOps(Ops):
 
     def _attend(
         self,
-        q: Array,
+        q: HostArray,
         kv_layer: NumpyKVLayer,
         block_table: IntArray,
         seq_len: int,
         sliding_window: int | None,
         softcap: float | None,
-        sinks: Array | None,
-    ) -> Array:
+        sinks: HostArray | None,
+    ) -> HostArray:
         """Attention of one request's last q_len positions: scaled q [q_len, H, D] -> [q_len, H, D]."""
         q_len, num_heads, head_dim = q.shape
         num_kv_heads = kv_layer.num_kv_heads
@@ -292,7 +294,7 @@ class NumpyOps(Ops):
         by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
         return np.asarray(by_row[rows])
 
-    def logits(self, x: Array, weight: NumpyWeight, softcap: float | None = None) -> Array:
+    def logits(self, x: HostArray, weight: NumpyWeight, softcap: float | None = None) -> HostArray:
         return _cap(self.linear(x, weight), softcap)
 
 
@@ -309,29 +311,29 @@ def _requests(
     )
 
 
-def _unit(x: Array) -> Array:
+def _unit(x: HostArray) -> HostArray:
     """x / sqrt(sum of squares + 1e-6) over the last axis."""
     return np.asarray(x / np.sqrt(np.square(x, order="C").sum(axis=-1, keepdims=True) + 1e-6))
 
 
-def _repeated(heads: Array, net: GatedDeltaNetConfig) -> Array:
+def _repeated(heads: HostArray, net: GatedDeltaNetConfig) -> HostArray:
     """[T, Hk, D] -> [T, Hv, D]: the k-head of each v-head."""
     times = net.num_value_heads // net.num_key_heads
     return np.tile(heads, (1, times, 1)) if net.tiled else np.repeat(heads, times, axis=1)
 
 
-def _softplus(x: Array) -> Array:
+def _softplus(x: HostArray) -> HostArray:
     """log(1 + exp(x)), with an exponential that cannot overflow."""
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), x.dtype)
 
 
-def _sigmoid(x: Array) -> Array:
+def _sigmoid(x: HostArray) -> HostArray:
     """1 / (1 + exp(-x)), with an exponential that cannot overflow."""
     decay = np.exp(-np.abs(x))
     return np.asarray(np.where(x < 0, decay, 1) / (1 + decay), x.dtype)
 
 
-def _softmax(scores: Array) -> Array:
+def _softmax(scores: HostArray) -> HostArray:
     """exp(score) / sum of exp(score) over the last axis."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -352,13 +354,13 @@ def _hidden(
 
 
 def _masked_attention(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: HostArray,
+    k: HostArray,
+    v: HostArray,
     hidden: npt.NDArray[np.bool_],
     softcap: float | None,
-    sinks: Array | None,
-) -> Array:
+    sinks: HostArray | None,
+) -> HostArray:
     """q [K, H / K * TILE, D], k and v [S, K, D], hidden [TILE, S], sinks [H] -> [K, H / K * TILE, D]."""
     num_kv_heads, num_rows, _ = q.shape
     scores = _cap(q @ k.transpose(1, 2, 0), softcap)
@@ -376,5 +378,5 @@ def _masked_attention(
     return np.asarray(weights @ v.transpose(1, 0, 2) / totals)
 
 
-def _cap(scores: Array, softcap: float | None) -> Array:
+def _cap(scores: HostArray, softcap: float | None) -> HostArray:
     return scores if softcap is None else softcap * np.tanh(scores / softcap)

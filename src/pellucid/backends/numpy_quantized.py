@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.ops import Array, IntArray
+from pellucid.backends.ops import HostArray, IntArray
 from pellucid.backends.quantization.activations import LARGEST_CODE, quantize_activations
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
@@ -26,9 +26,9 @@ class NumpyQuantizedMatrix:
 
     matrix: QuantizedMatrix
     codes: npt.NDArray[Any]
-    bias: Array | None
+    bias: HostArray | None
 
-    def linear(self, x: Array) -> Array:
+    def linear(self, x: HostArray) -> HostArray:
         """x [T, K] -> [T, N] in x's dtype: an exact integer product per group; then, in group order,
 
         y += product * (weight's scale * group's share of x's scale)
@@ -50,12 +50,12 @@ class NumpyQuantizedMatrix:
         y *= rows.scales[:, None]
         return y if self.bias is None else y + self.bias
 
-    def embed(self, token_ids: IntArray) -> Array:
+    def embed(self, token_ids: IntArray) -> HostArray:
         """Rows of the matrix, [T] -> [T, K] in f32."""
         return self.matrix.rows(token_ids).dequantize()
 
 
-def make_numpy_quantized(matrix: QuantizedMatrix, bias: Array | None) -> NumpyQuantizedMatrix:
+def make_numpy_quantized(matrix: QuantizedMatrix, bias: HostArray | None) -> NumpyQuantizedMatrix:
     """Lays the codes of `matrix` out for products."""
     num_outputs, num_inputs = matrix.shape
     group_size = matrix.format.group_size or num_inputs

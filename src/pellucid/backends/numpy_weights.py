@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pellucid.backends.base import Weights
 from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
-from pellucid.backends.ops import Array
+from pellucid.backends.ops import HostArray
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -20,8 +20,8 @@ from pellucid.backends.quantization.weights import quantize_matrix
 class NumpyMatrix:
     """weight [N, M] and bias [N] in the backend's dtype."""
 
-    weight: Array
-    bias: Array | None
+    weight: HostArray
+    bias: HostArray | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class NumpyWeights(Weights):
             weight = weight.dequantize()
         return NumpyMatrix(self.vector(weight), own_bias)
 
-    def vector(self, weight: npt.NDArray[Any]) -> Array:
+    def vector(self, weight: npt.NDArray[Any]) -> HostArray:
         return np.ascontiguousarray(weight, dtype=self._dtype)
 
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:

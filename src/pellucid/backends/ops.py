@@ -9,18 +9,19 @@ this makes a request's answer independent of its batch.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
-Array: TypeAlias = npt.NDArray[np.floating[Any]]
+HostArray: TypeAlias = npt.NDArray[np.floating[Any]]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 BlockBytes: TypeAlias = npt.NDArray[np.uint8]  # [bytes_per_block]
 
-# Handles are opaque outside the backend that made them, so formats never show in a decoder.
+# Handles are opaque outside the backend that made them, so neither formats nor devices show in a decoder.
+Array: TypeAlias = Annotated[Any, "[T, ...]: `+`, slices and `reshape`; all else is an op"]
 Matrix: TypeAlias = Any
 MatrixStack: TypeAlias = Any  # one matrix per expert
 Vector: TypeAlias = Any
@@ -95,28 +96,29 @@ class KVCache(Protocol):
         """Writes the result of `read_state` into a slot, bit for bit."""
         ...
 
-    def copy_block(self, source_id: int, target_id: int) -> None:
-        """Copies block `source_id` to block `target_id`."""
+    def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copies each block `source_ids[i]` to block `target_ids[i]`. Targets differ, and no target is the source
+        of a later copy."""
         ...
 
-    def read_block(self, block_id: int) -> BlockBytes:
-        """A copy of the contents of a block, [bytes_per_block]. Only a cache of the same model, format, block size
-        and backend can use it."""
+    def read_blocks(self, block_ids: Sequence[int]) -> list[BlockBytes]:
+        """Copies of the contents of blocks, [bytes_per_block] each. Only a cache of the same model, format, block
+        size and backend can use them."""
         ...
 
-    def write_block(self, block_id: int, data: BlockBytes) -> None:
-        """Writes the result of `read_block` into a block, bit for bit.
+    def write_blocks(self, block_ids: Sequence[int], contents: Sequence[BlockBytes]) -> None:
+        """Writes results of `read_blocks` into blocks, which differ, bit for bit.
 
         Args:
-            data: [bytes_per_block]; may be read-only.
+            contents: [bytes_per_block] each; may be read-only.
         """
         ...
 
-    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[Array, Array]:
+    def unpack_block(self, data: BlockBytes, layer: int) -> tuple[HostArray, HostArray]:
         """Keys and values [block_size, K, D] of one layer, as attention reads them. From any thread.
 
         Args:
-            data: the result of `read_block` for a block of the layer's group.
+            data: of `read_blocks`, for a block of the layer's group.
         """
         ...
 
@@ -212,7 +214,12 @@ class Decoder(Protocol):
 
 
 class Ops(ABC):
-    """The functions with which a decoder computes. Arrays in and out are [T, ...] in the backend's own dtype."""
+    """The functions with which a decoder computes. Arrays in and out are [T, ...] in the backend's own dtype, and
+    where the backend keeps them."""
+
+    def to_host(self, x: Array | Vector) -> HostArray:
+        """A copy in the host's memory."""
+        return np.array(x)
 
     @abstractmethod
     def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:

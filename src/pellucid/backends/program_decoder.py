@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import (
-    Arithmetic,
     CompiledDecoder,
     KeptTokens,
     RowQuestion,
@@ -18,20 +17,21 @@ from pellucid.backends.batch_slices import slices
 from pellucid.backends.cpu_kv_cache import CpuKVCache
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import Draw, Program, RowSet, RowSummarizer
-from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
+from pellucid.facts.machine import Arithmetic
 from pellucid.facts.model_config import RopeConfig
 
 
 def run_program(
     program: Program,
-    frequencies: Sequence[Array],
+    frequencies: Sequence[HostArray],
     batch: ForwardBatch,
     kv_cache: CpuKVCache | None,
-    output: Array,
-    inputs: Sequence[Array] = (),
+    output: HostArray,
+    inputs: Sequence[HostArray] = (),
     stage_seconds: npt.NDArray[np.float64] | None = None,
     draws: Sequence[tuple[int, Draw]] = (),
 ) -> tuple[list[int], list[int], int]:
@@ -70,7 +70,7 @@ def run_program(
     )
 
 
-def radians(rope: RopeConfig, lengths: IntArray) -> Array:
+def radians(rope: RopeConfig, lengths: IntArray) -> HostArray:
     """Radians per position, [T, dim / 2], or [1, dim / 2] if the same for every length [T] of text."""
     return frequency_rows(rope, lengths, np.float32)[0]
 
@@ -176,14 +176,14 @@ class ProgramDecoder(CompiledDecoder):
         self._run(batch, kv_cache, logits, (), seconds)
         return list(zip(names, seconds.tolist(), strict=True))
 
-    def summarize(self, logits: Array, question: RowQuestion) -> RowSummary | None:
+    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
         return row_summary(self._summarizer, logits, question)
 
     def _run(
         self,
         batch: ForwardBatch,
         kv_cache: CpuKVCache,
-        logits: Array,
+        logits: HostArray,
         draws: Sequence[tuple[int, Draw]],
         stage_seconds: npt.NDArray[np.float64] | None = None,
     ) -> tuple[list[int], list[int], int]:
@@ -201,7 +201,7 @@ class ProgramDecoder(CompiledDecoder):
 
 
 def row_summary(
-    summarizer: RowSummarizer, logits: Array, question: RowQuestion
+    summarizer: RowSummarizer, logits: HostArray, question: RowQuestion
 ) -> RowSummary | None:
     """Summarizes a row of logits [V]; None if a logit is not finite."""
     found = summarizer.summarize(logits, *question)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
-from pellucid.backends.ops import Array, IntArray
+from pellucid.backends.ops import HostArray, IntArray
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
 
@@ -52,6 +52,6 @@ class TableInFile:
 
 def embed_rows(
     table: RowTable, rows: IntArray, scale: float, dtype: type[np.floating[Any]] = np.float32
-) -> Array:
+) -> HostArray:
     """`Ops.embed` from a table in a file: [T] -> [T, M]."""
     return np.asarray(table.read(rows).astype(dtype) * dtype(scale))

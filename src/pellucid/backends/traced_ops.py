@@ -9,7 +9,7 @@ import numpy as np
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
 from pellucid.backends.native import Indices, LinearWeights, RowSet
-from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.row_table import TableInFile
 from pellucid.backends.tracing import (
     BufferView,
@@ -20,7 +20,7 @@ from pellucid.backends.tracing import (
 )
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
-Rows: TypeAlias = Any  # a SymbolicArray, in place of the contract's Array
+Rows: TypeAlias = Any  # a SymbolicArray, in place of the contract's HostArray
 
 _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 
@@ -43,7 +43,7 @@ class TracedOps(Ops):
     def linear(self, x: Rows, weight: LinearWeights | JoinedWeights) -> Rows:
         return _product(x, weight, notes_largest=False)
 
-    def rms_norm(self, x: Rows, weight: Array | None, eps: float) -> Rows:
+    def rms_norm(self, x: Rows, weight: HostArray | None, eps: float) -> Rows:
         weights = np.ones(x.shape[-1], np.float32) if weight is None else weight
         rows, num_vectors = x.rows, x.operand.width // len(weights)
         return _in_place(
@@ -52,7 +52,7 @@ class TracedOps(Ops):
             lambda to, x, y: to.program.rms_norm(rows, x[0], weights, eps, num_vectors, y),
         )
 
-    def layer_norm(self, x: Rows, weight: Array, bias: Array, eps: float) -> Rows:
+    def layer_norm(self, x: Rows, weight: HostArray, bias: HostArray, eps: float) -> Rows:
         rows, num_vectors = x.rows, x.operand.width // len(weight)
         return _in_place(
             "layer_norm",
@@ -94,7 +94,7 @@ class TracedOps(Ops):
             lambda to, x, y: to.program.multiply(rows, x[0], x[1], is_one, function, width, y),
         )
 
-    def scale(self, x: Rows, factors: Array) -> Rows:
+    def scale(self, x: Rows, factors: HostArray) -> Rows:
         rows, width = x.rows, x.operand.width
         return _in_place(
             "scale", [x], lambda to, x, y: to.program.scale(rows, x[0], factors, width, y)
@@ -103,8 +103,8 @@ class TracedOps(Ops):
     def causal_convolution(
         self,
         x: Rows,
-        weight: Array,
-        bias: Array | None,
+        weight: HostArray,
+        bias: HostArray | None,
         state_layer: CpuStateLayer,
         batch: ForwardBatch,
         activation: Activation | None = None,
@@ -123,8 +123,8 @@ class TracedOps(Ops):
         qkv: Rows,
         b: Rows,
         a: Rows,
-        log_decay: Array,
-        step_bias: Array,
+        log_decay: HostArray,
+        step_bias: HostArray,
         net: GatedDeltaNetConfig,
         state_layer: CpuStateLayer,
         batch: ForwardBatch,
@@ -157,7 +157,7 @@ class TracedOps(Ops):
         router: Router,
         normalize: bool = False,
         scale: float = 1.0,
-        bias: Array | None = None,
+        bias: HostArray | None = None,
     ) -> Rows:
         rows, num_experts = logits.rows, logits.operand.width
         return logits.trace.record(
@@ -214,7 +214,7 @@ class TracedOps(Ops):
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
-        sinks: Array | None = None,
+        sinks: HostArray | None = None,
     ) -> Rows:
         rows, (num_heads, head_dim) = q.rows, q.shape
         heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)

@@ -3,9 +3,8 @@
 import statistics
 from dataclasses import dataclass
 
-from pellucid.backends.base import Arithmetic
-from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.workloads import Workload
+from pellucid.facts.machine import Arithmetic, Machine
 
 
 @dataclass(frozen=True)

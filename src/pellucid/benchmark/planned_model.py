@@ -7,7 +7,6 @@ from pellucid.backends.choice import make_backend
 from pellucid.backends.quantization.formats import BF16, FORMATS, MatrixFormat
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measured_speed import SecondsByKind
-from pellucid.benchmark.native_machine import measure_machine
 from pellucid.benchmark.speed_file import find_speed, speed_key
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
@@ -26,7 +25,6 @@ from pellucid.memory.engine_plan import (
     plan_engine,
 )
 from pellucid.memory.memory_plan import MIN_MODEL_LEN
-from pellucid.memory.process_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 
@@ -171,12 +169,12 @@ def measure_this_machine(model: PlannedModel) -> MachineFacts:
     Raises:
         ValueError: the system does not report how much memory is free.
     """
-    memory = available_memory()
+    needs = model.models.model
+    memory = needs.backend.available_memory()
     if memory is None:
         raise ValueError("the system does not report how much memory is free: set --memory")
-    needs = model.models.model
     in_bf16 = formulas.stored_weight_bytes(model.config, BF16.num_bytes)
-    ceilings = measure_machine(needs.backend, model.settings.num_threads)
+    ceilings = needs.backend.measure(model.settings.num_threads)
     return MachineFacts(
         "this machine",
         "M",

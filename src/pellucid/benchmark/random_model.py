@@ -15,7 +15,6 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.random_parameters import RandomParameters
 from pellucid.memory.memory_plan import in_gib
-from pellucid.memory.process_memory import available_memory
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 from pellucid.text.no_tokenizer import NoTokenizer
@@ -65,7 +64,7 @@ def _check_memory(
     matrix_bytes = planned_matrix_bytes(engine_config, backend)
     weights = formulas.stored_weight_bytes(config, matrix_bytes)
     embedding = matrix_bytes(config.vocab_size, config.hidden_size)
-    available = available_memory()
+    available = backend.available_memory()
     # While a matrix is laid out for the kernels it is there twice; the embedding is the largest.
     if available is not None and weights + embedding + kv_plan.num_bytes > available:
         raise ValueError(

@@ -21,7 +21,6 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.memory_plan import MemoryPlan
-from pellucid.memory.process_memory import available_memory
 from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -95,7 +94,7 @@ class Session:
             block_needs=self._kv_plan.block_needs,
             max_model_len=self._model.config.context_length,
             margin=0,
-            available=available_memory(),
+            available=self._model.backend.available_memory(),
             decided_by="workloads",
             states=(self._num_slots + self._num_spares) * formulas.state_bytes(self._model.config),
         )

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pellucid.backends.base import Backend
-from pellucid.benchmark.machine import Machine
 from pellucid.benchmark.measured_speed import MeasuredRun, MeasuredSpeed
 from pellucid.benchmark.measurement import Measurement
 from pellucid.benchmark.step_work import KINDS, model_work, steps_of
 from pellucid.facts import formulas
+from pellucid.facts.machine import Machine
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.cache_file import cache_path, write_cache_file

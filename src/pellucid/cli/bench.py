@@ -67,7 +67,6 @@ def bench(
     SamplingParams(temperature=temperature, top_p=top_p)  # checks both
     config = EngineConfig(model=model, **model_options.settings(), **speculation_options.settings())
 
-    from pellucid.benchmark.native_machine import measure_machine
     from pellucid.benchmark.speed_file import keep_measurements
     from pellucid.benchmark.workloads import Decode, Prefill
     from pellucid.cli.bench_report import bench_objects, print_bench, write_bench_image
@@ -78,9 +77,9 @@ def bench(
         Decode(gen, each, size, temperature, top_p) for each in depths for size in batches
     ]
     bench_model = load_bench_model(shape, config, workloads)
-    before = measure_machine(bench_model.backend, config.num_threads)
+    before = bench_model.backend.measure(config.num_threads)
     measurements, interrupted = _measure(bench_model, config, workloads, repetitions)
-    after = measure_machine(bench_model.backend, config.num_threads)
+    after = bench_model.backend.measure(config.num_threads)
     machine = before.at_best(after)
     if (change := before.largest_change(after)) > NOTEWORTHY_CHANGE:
         note(

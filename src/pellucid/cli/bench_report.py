@@ -11,8 +11,8 @@ from pellucid.cli.output.units import counted, flops, num_bytes, rate
 from pellucid.inputs.config import EngineConfig
 
 if TYPE_CHECKING:
-    from pellucid.benchmark.machine import Machine
     from pellucid.benchmark.measurement import Measurement
+    from pellucid.facts.machine import Machine
 
 COLUMNS = (
     "test",

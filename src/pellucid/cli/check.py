@@ -54,7 +54,7 @@ def _checked(models: list[str], settings: dict[str, Any], shows: bool) -> "list[
     from pellucid.checking.check_model import check_model
     from pellucid.checking.report import ModelReport
     from pellucid.cli.check_report import print_report
-    from pellucid.memory.process_memory import available_memory
+    from pellucid.facts.host_memory import available_memory
 
     memory_bytes = available_memory()
     reports = []

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
-from pellucid.backends.ops import Array, BlockBytes, KVCache, Ops
+from pellucid.backends.ops import BlockBytes, HostArray, KVCache, Ops
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.execution.attention_lens import (
     AttentionCall,
@@ -83,10 +83,10 @@ class BlockContents:
     filled: int
     token_ids: tuple[int, ...]
     dtype: str
-    k: Array
-    v: Array
+    k: HostArray
+    v: HostArray
 
-    def rounded(self, bits: int) -> tuple[Array, Array]:
+    def rounded(self, bits: int) -> tuple[HostArray, HostArray]:
         """Keys and values as a cache of 8 or 4 bits would hold them."""
         keys, values = find_kv_format(f"int{bits}").halves
         return _rounded(self.k, keys), _rounded(self.v, values)
@@ -148,7 +148,7 @@ class SeenLogits:
         drawn: the token that the engine draws from them; None: the backend draws none.
     """
 
-    logits: Array
+    logits: HostArray
     row: SamplingRow
     drawn: int | None
     cost: Recomputed
@@ -176,7 +176,7 @@ class SeenAttention:
     cost: Recomputed
     _blocks: Mapping[int, Sequence[BlockBytes]]  # of each of these layers
     _num_positions: int
-    _unpack: Callable[[BlockBytes, int], tuple[Array, Array]]
+    _unpack: Callable[[BlockBytes, int], tuple[HostArray, HostArray]]
 
     def weights(self, layer: int) -> tuple[FloatArray, float]:
         """Weights [H, n] of a layer, and how far what they make of the values is from the output that the
@@ -269,7 +269,8 @@ class Inspector:
                 end = min(request.num_computed_tokens, (index + 1) * size)
                 own = tuple(request.token_ids(index * size, end)) if end > index * size else ()
                 token_ids = max(token_ids, own, key=len)
-        k, v = self._cache.unpack_block(self._cache.read_block(block_id), layer)
+        (contents,) = self._cache.read_blocks([block_id])
+        k, v = self._cache.unpack_block(contents, layer)
         filled = len(token_ids)
         return BlockContents(
             block_id,
@@ -302,7 +303,7 @@ class Inspector:
             cost = _cost(scheduled, time.perf_counter() - begin)
             drawn = computed.drawn.get((request.request_id, 0))
             row = RequestState(started).row()
-            return SeenLogits(computed.rows[-1].copy(), row, drawn, cost)
+            return SeenLogits(np.array(computed.rows[len(computed.rows) - 1]), row, drawn, cost)
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
@@ -315,8 +316,8 @@ class Inspector:
             started = time.perf_counter()
             tables = self._manager.block_tables(request)
             batch = build_forward_batch([scheduled], [tables], self._manager.block_size)
-            decoder.forward(batch, self._cache)
-            blocks = [[self._read_block(block_id) for block_id in table] for table in tables]
+            decoder.forward(self.model.backend.batch(batch), self._cache)
+            blocks = [self._read_blocks(table) for table in tables]
             cost = _cost(scheduled, time.perf_counter() - started)
         return SeenAttention(
             dict(zip(self._places, capture.calls, strict=True)),
@@ -326,11 +327,11 @@ class Inspector:
             self._cache.unpack_block,
         )
 
-    def _read_block(self, block_id: int) -> BlockBytes:
-        """The contents of a block; zeros for a block that has left the window and was freed."""
-        if block_id < 0:
-            return np.zeros(self._cache.bytes_per_block, np.uint8)
-        return self._cache.read_block(block_id)
+    def _read_blocks(self, block_table: Sequence[int]) -> list[BlockBytes]:
+        """The contents of blocks; zeros for a block that has left the window and was freed."""
+        contents = iter(self._cache.read_blocks([each for each in block_table if each >= 0]))
+        freed = np.zeros(self._cache.bytes_per_block, np.uint8)
+        return [freed if block_id < 0 else next(contents) for block_id in block_table]
 
     def _request(self, answer: AnswerSoFar) -> Request:
         """The answer's request as it was then; no queue has it."""
@@ -389,6 +390,6 @@ def _cost(scheduled: ScheduledRequest, seconds: float) -> Recomputed:
     return Recomputed(scheduled.start, scheduled.num_scheduled_tokens, seconds)
 
 
-def _rounded(x: Array, number_format: NumberFormat) -> Array:
+def _rounded(x: HostArray, number_format: NumberFormat) -> HostArray:
     codes, scales = quantize_rows(x, number_format)
     return restore_rows(codes, scales, number_format, x.shape[-1])

@@ -22,7 +22,6 @@ from pellucid.memory.engine_plan import (
     ModelNeeds,
     plan_engine,
 )
-from pellucid.memory.process_memory import available_memory
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Warn
 from pellucid.scheduling.offload import Offload
@@ -85,7 +84,7 @@ def make_kv_storage(
     """
     draft_needs = None if draft is None else _needs_of(draft, config)
     models = EngineModels(_needs_of(model, config), draft_needs, has_drafts)
-    plan = plan_engine(config, models, available_memory())
+    plan = plan_engine(config, models, model.backend.available_memory())
     kv_cache = _make_kv_cache(config, model, plan.cache)
     bytes_per_block = plan.memory.bytes_per_block
     blocks_per_state = 0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops
+from pellucid.backends.ops import Array, ForwardBatch, HostArray, KVLayer, Ops
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -28,12 +28,12 @@ class AttentionCall:
         sinks: [H] scores without a value; None: there are none.
     """
 
-    q: Array
-    output: Array
+    q: HostArray
+    output: HostArray
     scale: float
     sliding_window: int | None
     softcap: float | None
-    sinks: Array | None = None
+    sinks: HostArray | None = None
 
 
 class AttentionCapture:
@@ -66,12 +66,15 @@ class AttentionCapture:
         output = self._ops.paged_attention(
             q, kv_layer, batch, scale, sliding_window, softcap, sinks
         )
-        call = AttentionCall(q[-1].copy(), output[-1].copy(), scale, sliding_window, softcap, sinks)
-        self.calls.append(call)
+        own_q, own_output = (self._ops.to_host(rows[-1]) for rows in (q, output))
+        own_sinks = None if sinks is None else self._ops.to_host(sinks)
+        self.calls.append(
+            AttentionCall(own_q, own_output, scale, sliding_window, softcap, own_sinks)
+        )
         return output
 
 
-def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
+def attention_weights(call: AttentionCall, k: HostArray) -> FloatArray:
     """Weights [H, n] of one row over positions 0 .. n - 1, the last one its own. Each head sums to 1, and to
     less where a sink takes a share.
 
@@ -95,7 +98,7 @@ def attention_weights(call: AttentionCall, k: Array) -> FloatArray:
     return found
 
 
-def attention_output(weights: FloatArray, v: Array) -> FloatArray:
+def attention_output(weights: FloatArray, v: HostArray) -> FloatArray:
     """The attention output [H, D] of weights [H, n] and values v [n, K, D]."""
     num_keys, num_kv_heads, head_dim = v.shape
     grouped = weights.reshape(num_kv_heads, -1, num_keys)

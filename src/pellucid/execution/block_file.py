@@ -6,7 +6,7 @@
 32          fingerprint: the model and the cache format that the contents are of
 32          block hash
 8 each      token ids
-...         contents: what `KVCache.read_block` gave
+...         contents: what `KVCache.read_blocks` gave
 32          SHA-256 of everything before it
 """
 

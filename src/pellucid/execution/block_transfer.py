@@ -1,7 +1,9 @@
 """Block transfer: copies blocks and recurrent states, and moves them to and from the swap file and the
 prefix store."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +22,10 @@ from pellucid.scheduling.block_ops import (
     SwapIn,
     SwapOut,
 )
+
+MOST_TOGETHER = 16  # blocks between the KV cache and the swap file
+
+_Op = TypeVar("_Op")
 
 
 class BlockTransfer:
@@ -42,59 +48,109 @@ class BlockTransfer:
         self._swap_file = swap_file
 
     def run(self, ops: Sequence[BlockOp]) -> None:
-        """Runs operations in order.
+        """Runs operations in order. Neighbours of one kind move their blocks together: a device is waited for once.
 
         Raises:
             OSError: the swap file cannot be read or written.
         """
-        for op in ops:
-            match op:
-                case Copy(source, target):
-                    self._copy(source, target)
-                case Save():
-                    self._save(op)
-                case Read():
-                    assert self._prefix_store is not None
-                    self._prefix_store.start_reading(op)
-                case Load(slot, payload):
-                    assert isinstance(payload, np.ndarray | list)
-                    self._write(slot, payload if isinstance(payload, list) else [payload])
-                case SwapOut(slot, swap_slots):
-                    assert self._swap_file is not None
-                    for swap_slot, piece in zip(swap_slots, self._pieces(slot), strict=True):
-                        self._swap_file.write(swap_slot, piece)
-                case SwapIn(swap_slots, slot):
-                    assert self._swap_file is not None
-                    self._write(slot, [self._swap_file.read(each) for each in swap_slots])
+        moves: dict[type[BlockOp], Callable[[Sequence[Any]], None]] = {
+            Copy: self._copy,
+            Save: self._save,
+            Read: self._start_reading,
+            Load: self._load,
+            SwapOut: self._swap_out,
+            SwapIn: self._swap_in,
+        }
+        for kind, neighbours in groupby(ops, type):
+            moves[kind]([*neighbours])
 
-    def _copy(self, source: Slot, target: Slot) -> None:
-        assert source.kind is target.kind
-        if source.kind is SlotKind.BLOCK:
-            self._kv_cache.copy_block(source.id, target.id)
-        else:
-            self._kv_cache.copy_state(source.id, target.id)
+    def _copy(self, copies: Sequence[Copy]) -> None:
+        sources: dict[int, int] = {}  # of blocks that are copied together, by their targets
+        for op in copies:
+            source, target = op.source, op.target
+            assert source.kind is target.kind
+            if source.kind is SlotKind.STATES:
+                self._kv_cache.copy_state(source.id, target.id)
+                continue
+            if sources.keys() & {source.id, target.id}:
+                self._kv_cache.copy_blocks([*sources.values()], [*sources])
+                sources.clear()
+            sources[target.id] = source.id
+        self._kv_cache.copy_blocks([*sources.values()], [*sources])
 
-    def _save(self, op: Save) -> None:
-        """Saves a slot in the prefix store, if the store has room for all pieces."""
+    def _save(self, saves: Sequence[Save]) -> None:
+        """Saves slots in the prefix store, each if the store has room for all of its pieces."""
         assert self._prefix_store is not None
-        cache, hashes = self._kv_cache, [op.block_hash]
-        if op.slot.kind is SlotKind.STATES:
-            count = num_pieces(cache.bytes_per_state, cache.bytes_per_block)
-            hashes = piece_hashes(op.block_hash, count)
-        if self._prefix_store.wants(hashes[0], len(hashes)):
-            for piece_hash, piece in zip(hashes, self._pieces(op.slot), strict=True):
+        wanted: list[tuple[Save, list[bytes]]] = []
+        num_wanted, chosen = 0, set[bytes]()
+        for op in saves:
+            hashes = [op.block_hash]
+            if op.slot.kind is SlotKind.STATES:
+                cache = self._kv_cache
+                count = num_pieces(cache.bytes_per_state, cache.bytes_per_block)
+                hashes = piece_hashes(op.block_hash, count)
+            if hashes[0] in chosen:
+                continue
+            if self._prefix_store.wants(hashes[0], len(hashes), num_wanted):
+                wanted.append((op, hashes))
+                num_wanted += len(hashes)
+                chosen.add(hashes[0])
+        contents = self._contents([op.slot for op, _ in wanted])
+        for (op, hashes), pieces in zip(wanted, contents, strict=True):
+            for piece_hash, piece in zip(hashes, pieces, strict=True):
                 self._prefix_store.save(piece_hash, op.token_ids, piece)
 
-    def _pieces(self, slot: Slot) -> list[BlockBytes]:
-        """What a slot holds, in pieces of the size of a block."""
-        if slot.kind is SlotKind.BLOCK:
-            return [self._kv_cache.read_block(slot.id)]
-        return split_state(self._kv_cache.read_state(slot.id), self._kv_cache.bytes_per_block)
+    def _start_reading(self, reads: Sequence[Read]) -> None:
+        assert self._prefix_store is not None
+        for read in reads:
+            self._prefix_store.start_reading(read)
 
-    def _write(self, slot: Slot, pieces: Sequence[BlockBytes]) -> None:
-        if slot.kind is SlotKind.BLOCK:
-            (data,) = pieces
-            self._kv_cache.write_block(slot.id, data)
-        else:
-            data = join_pieces(pieces, self._kv_cache.bytes_per_state)
-            self._kv_cache.write_state(slot.id, data)
+    def _load(self, loads: Sequence[Load]) -> None:
+        pieces: dict[Slot, Sequence[BlockBytes]] = {}
+        for load in loads:
+            assert isinstance(load.payload, np.ndarray | list)
+            own = load.payload if isinstance(load.payload, list) else [load.payload]
+            pieces[load.slot] = own
+        self._fill(pieces)
+
+    def _swap_out(self, swaps: Sequence[SwapOut]) -> None:
+        assert self._swap_file is not None
+        for some in _parts(swaps):
+            contents = self._contents([each.slot for each in some])
+            for each, pieces in zip(some, contents, strict=True):
+                for swap_slot, piece in zip(each.swap_slots, pieces, strict=True):
+                    self._swap_file.write(swap_slot, piece)
+
+    def _swap_in(self, swaps: Sequence[SwapIn]) -> None:
+        assert self._swap_file is not None
+        for some in _parts(swaps):
+            read = self._swap_file.read
+            self._fill({each.slot: [read(own) for own in each.swap_slots] for each in some})
+
+    def _contents(self, slots: Sequence[Slot]) -> list[list[BlockBytes]]:
+        """What slots hold, in pieces of the size of a block."""
+        cache = self._kv_cache
+        blocks = iter(cache.read_blocks([each.id for each in slots if each.kind is SlotKind.BLOCK]))
+        return [
+            [next(blocks)]
+            if slot.kind is SlotKind.BLOCK
+            else split_state(cache.read_state(slot.id), cache.bytes_per_block)
+            for slot in slots
+        ]
+
+    def _fill(self, pieces: Mapping[Slot, Sequence[BlockBytes]]) -> None:
+        """Fills slots with pieces of the size of a block."""
+        blocks: dict[int, BlockBytes] = {}
+        for slot, own in pieces.items():
+            if slot.kind is SlotKind.BLOCK:
+                (blocks[slot.id],) = own
+            else:
+                data = join_pieces(own, self._kv_cache.bytes_per_state)
+                self._kv_cache.write_state(slot.id, data)
+        self._kv_cache.write_blocks([*blocks], [*blocks.values()])
+
+
+def _parts(ops: Sequence[_Op]) -> Iterator[Sequence[_Op]]:
+    """A few operations at a time: their blocks are in memory twice."""
+    for start in range(0, len(ops), MOST_TOGETHER):
+        yield ops[start : start + MOST_TOGETHER]

@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 
-from pellucid.backends.base import StepDecoder
+from pellucid.backends.base import LogitRows, StepDecoder
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.ops import Array, ForwardBatch, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
@@ -29,13 +29,13 @@ class ComputedStep:
     """The results of a step's forward.
 
     Attributes:
-        rows: [R, V] logits of all `logits_rows`.
+        rows: [R, V] logits of all `logits_rows`; those of `drawn` are at hand without their rows.
         drawn: tokens that the decoder has drawn, by request id and row of the logits. None: the parameters
             or the logits leave no token.
         expert_bytes: bytes of the experts' weights that the step read.
     """
 
-    rows: Array
+    rows: LogitRows
     drawn: Mapping[tuple[str, int], int | None]
     expert_bytes: int = 0
 
@@ -189,7 +189,9 @@ class ModelRunner:
                     result.errors[request_id] = error
         return result
 
-    def _read_prompt(self, scheduled: ScheduledRequest, logits: Array, result: StepResult) -> None:
+    def _read_prompt(
+        self, scheduled: ScheduledRequest, logits: LogitRows, result: StepResult
+    ) -> None:
         """Takes the log-probabilities of prompt tokens from a request's own rows of logits."""
         started = self._states[scheduled.request_id].started
         rows = scheduled.prompt_logprob_rows
@@ -235,7 +237,7 @@ class ModelRunner:
         if observe and state.draft_token_ids:
             result.draft_targets[request_id] = self._draft_targets(state, computed.rows[first:])
 
-    def distribution(self, request_id: str, logits: Array) -> Candidates:
+    def distribution(self, request_id: str, logits: HostArray) -> Candidates:
         """The distribution that the token after a started request's text is drawn from.
 
         Args:
@@ -246,7 +248,7 @@ class ModelRunner:
         """
         return self.sampler.distribution(logits, self._states[request_id].row())
 
-    def _draft_targets(self, state: RequestState, logits: Array) -> list[Candidates]:
+    def _draft_targets(self, state: RequestState, logits: LogitRows) -> list[Candidates]:
         """The distribution that each draft is compared with, wrong drafts and those after them included.
 
         Args:
@@ -272,11 +274,12 @@ class ModelRunner:
     ) -> SampledToken:
         """Chooses the token after the first `num_drafts` drafts."""
         request_id, index = state.started.request_id, first + num_drafts
-        logits, drawn = computed.rows[index], computed.drawn.get((request_id, index))
-        # A logit that is not finite: the sampler has the error.
-        if drawn is not None and isfinite(logits[drawn]) and not (observe or state.wants_logprobs):
-            return SampledToken(drawn)
-        row = state.row(num_drafts)
+        drawn = computed.drawn.get((request_id, index))
+        if drawn is not None and not (observe or state.wants_logprobs):
+            # A logit that is not finite: the sampler has the error.
+            if isfinite(computed.rows[index, drawn]):
+                return SampledToken(drawn)
+        logits, row = computed.rows[index], state.row(num_drafts)
         if not observe:
             return self.sampler.sample(logits, row, drawn)
         sampled, observation = self.sampler.observe(logits, row, drawn, self.decoder.summarize)

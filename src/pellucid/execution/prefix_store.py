@@ -150,13 +150,17 @@ class DiskPrefixStore:
         self._read += [(each.read_id, []) for each in self._to_read]
         self._to_read.clear()
 
-    def wants(self, block_hash: bytes, num_blocks: int = 1) -> bool:
+    def wants(self, block_hash: bytes, num_blocks: int = 1, num_before: int = 0) -> bool:
         """Whether to call `save` for so many blocks, of which this is the first: they do not wait to be written yet,
-        and there is room. Counts dropped blocks."""
+        and there is room. Counts dropped blocks.
+
+        Args:
+            num_before: blocks that the store wants, too, and that are saved before these.
+        """
         with self._lock:
             if not self._saves or block_hash in self._pending:
                 return False
-            if len(self._pending) + num_blocks > self._max_pending:
+            if len(self._pending) + num_before + num_blocks > self._max_pending:
                 self.counts.dropped += num_blocks
                 return False
         return True

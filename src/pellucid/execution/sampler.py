@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pellucid.backends.base import LogitRows
 from pellucid.execution.candidates import Candidates, Logits, check_finite
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
 from pellucid.execution.randomness import exponential_noise
@@ -125,7 +126,7 @@ class Sampler:
         return tuple(BeamCandidate(*candidate) for candidate in best)
 
     def prompt_logprobs(
-        self, logits: Logits, next_token_ids: Sequence[int], num_top: int
+        self, logits: LogitRows, next_token_ids: Sequence[int], num_top: int
     ) -> list[TokenLogprobs]:
         """Log-probabilities of tokens that were given, in the model's own distribution.
 
@@ -138,8 +139,8 @@ class Sampler:
             NonFiniteLogitsError: a logit is NaN or +inf, or all of a row are -inf.
         """
         return [
-            token_logprobs(row_logits, token_id, num_top)
-            for row_logits, token_id in zip(logits, next_token_ids, strict=True)
+            token_logprobs(logits[row], token_id, num_top)
+            for row, token_id in enumerate(next_token_ids)
         ]
 
 

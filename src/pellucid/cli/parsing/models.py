@@ -70,7 +70,7 @@ def resolve_model(
         return model
     if (short := find_short_name(model)) is not None:
         # Imported here: other names need none of it.
-        from pellucid.memory.process_memory import available_memory
+        from pellucid.facts.host_memory import available_memory
         from pellucid.model_store.choice import choose
 
         params = {} if context is None else context.params

@@ -14,7 +14,6 @@ from pellucid.benchmark.machine_facts import (
     MachineFacts,
 )
 from pellucid.benchmark.planned_model import PlannedModel, plan_shape, speed_of_this_machine
-from pellucid.memory.process_memory import available_memory
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
 from pellucid.server.serving import Handlers
@@ -132,12 +131,15 @@ class EstimateRoutes(Handlers):
             if self._measured is None:
                 if self.service.under_way:
                     raise not_serving("this machine can be measured only while no request runs")
-                ceilings = await self.engine.inspect(
-                    lambda inspector: measure_ceilings(inspector.config, inspector.model)
+                ceilings, free = await self.engine.inspect(
+                    lambda inspector: (
+                        measure_ceilings(inspector.config, inspector.model),
+                        inspector.model.backend.available_memory(),
+                    )
                 )
                 plan = self.engine.memory_plan
                 # As when the engine planned, so that its plan is found again.
-                memory = plan.weights + (plan.available or available_memory() or 0)
+                memory = plan.weights + (plan.available or free or 0)
                 self._measured = MachineFacts(
                     "this machine",
                     "M",

@@ -254,11 +254,11 @@ class DraftModel(Proposer):
         tables = [self._blocks.block_tables(twin) for twin in twins]
         computed = self._model_runner.execute(scheduled, tables)
         result = self._model_runner.sample(scheduled, computed)
-        for logits, twin in zip(computed.rows, twins, strict=True):
+        for row, twin in enumerate(twins):
             twin.num_computed_tokens = twin.num_tokens
             name = twin.request_id
             if self._watches(name) and name in result.sampled:
-                distribution = self._model_runner.distribution(name, logits)
+                distribution = self._model_runner.distribution(name, computed.rows[row])
                 self._distributions.setdefault(name, []).append(distribution)
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 

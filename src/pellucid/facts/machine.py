@@ -2,8 +2,9 @@
 Patterson 2009)."""
 
 from dataclasses import astuple, dataclass
+from typing import Literal, TypeAlias
 
-from pellucid.backends.base import Arithmetic
+Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
 
 
 @dataclass(frozen=True)
