@@ -147,8 +147,7 @@ test-real: $(VENV)/.oracle
 # make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
 COVERAGE := build/mutants/coverage
 mutants: $(VENV)/.mutants $(COVERAGE)/commit
-	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %) \
-	  $(if $(TESTS),--tests $(TESTS)) $(JOBS:%=--jobs %)
+	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %)
 
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
 $(COVERAGE)/commit: | $(VENV)/.mutants

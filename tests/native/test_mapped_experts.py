@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import check_weights_fit, plan_weights
+from pellucid.observing.event_bus import Level
+from pellucid.observing.events import Step
 from support.checkpoints import write_checkpoint
 from support.decoders import load_decoder
 from support.decoding import prompt_logits
@@ -46,6 +49,29 @@ def test_only_what_is_chosen_is_read(tmp_path: Path) -> None:
     assert reads is not None and experts is not None
     all_bytes = llm.engine.model.decoder.step_weights.expert_bytes
     assert reads.read == all_bytes * experts.num_chosen // experts.num_experts
+
+
+@pytest.mark.parametrize(
+    "draw", [{"temperature": 0}, {"seed": 1}, {"logprobs": 1}, {"typical_p": 0.9, "seed": 1}]
+)
+def test_a_step_tells_the_bytes_of_the_experts_that_it_read(
+    draw: dict[str, Any], tmp_path: Path
+) -> None:
+    """Drawn natively or by the sampler."""
+    path = write_checkpoint(tmp_path, "olmoe")
+    llm = LLM(path, skip_tokenizer_init=True, num_threads=1)
+    steps: list[Step] = []
+    llm.engine.events.subscribe(
+        lambda record: isinstance(record.event, Step) and steps.append(record.event), Level.STEP
+    )
+    llm.generate([[5]], SamplingParams(max_tokens=3, ignore_eos=True, **draw))
+    weights, experts = (
+        llm.engine.model.decoder.step_weights,
+        llm.engine.model.config.layers[0].experts,
+    )
+    assert experts is not None
+    read = weights.expert_bytes * experts.num_chosen // experts.num_experts  # of one row
+    assert [step.w_bytes for step in steps] == [weights.num_bytes(with_head=True) + read] * 3
 
 
 def test_models_without_experts_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
+from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -344,6 +345,23 @@ class TestChat:
         backend = write(tmp_path, tokenizer_config={"chat_template": "{{ x.y }}"})
         with pytest.raises(ValueError, match=f"^chat template of {tmp_path} fails: UndefinedError"):
             Tokenizer.load(tmp_path, backend.get_vocab_size()).encode_chat(ask("Hi"))
+
+    def test_what_a_template_is_asked_first_takes_of_the_conversations_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With a limit of its own, a slow template would work twice as long before it is refused."""
+        limits: list[RenderingTime | None] = []
+        render = ChatTemplate.render
+
+        def note(*given: Any, time_left: RenderingTime | None = None) -> str:
+            limits.append(time_left)
+            return render(*given, time_left=time_left)
+
+        monkeypatch.setattr(ChatTemplate, "render", note)
+        _, tokenizer = chat_tokenizer("byte_level_bpe")
+        tokenizer.encode_chat(ask("Hi"))
+        assert len(limits) > 1
+        assert all(each is limits[0] for each in limits)
 
     @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe"])
     def test_one_bos(self, kind: str) -> None:

@@ -1,22 +1,28 @@
 """A copy of the tree in which tests run while its source has a mistake."""
 
 import contextlib
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import sysconfig
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from changes import Change
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+_FAILED = re.compile(r"(?m)^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$")
 _BIN = Path(sys.executable).parent
-_PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
 _NINJA = [str(_BIN / "ninja"), "-C", "build/native"]
 _CTEST = [str(_BIN / "ctest"), "--test-dir", "build/native", "--stop-on-failure"]
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
+# Asserts, and a build in minutes: what is sanitized has -O0 and -O1, and this sanitizer costs nothing.
+_CMAKE = [
+    *(str(_BIN / "cmake"), "-S", ".", "-B", "build/native", "-G", "Ninja", "-DSKBUILD=ON"),
+    *("-DPELLUCID_TESTS=ON", "-DPELLUCID_SANITIZE=unreachable", "-DSKBUILD_SABI_COMPONENT="),
+    *(f"-DCMAKE_MAKE_PROGRAM={_NINJA[0]}", f"-DPython_EXECUTABLE={sys.executable}"),
+]
 # Processes that tests start import the copy, too, not the tree that is installed for editing.
 _SITE = """import sys
 sys.meta_path[:] = [it for it in sys.meta_path if "pellucid" not in type(it).__module__]"""
@@ -26,87 +32,66 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout
 
 
-class Tree:
-    """The tracked files at a commit. What has been compiled stays from call to call."""
+def enter(path: Path, is_native: bool) -> None:
+    """Makes the working directory a copy of the tracked files as they are. What was compiled there before stays."""
+    commit = git("stash", "create").strip() or "HEAD"
+    place = ["-C", path, "checkout"] if path.exists() else ["worktree", "add", path]
+    subprocess.run(["git", *place, "-qf", "--detach", commit], check=True)
+    os.chdir(path)
+    Path("sitecustomize.py").write_text(_SITE)
+    if is_native:
+        subprocess.run(_CMAKE, check=True)
+        subprocess.run(_NINJA, check=True)
+    built = Path("build/native" if is_native else f"{sysconfig.get_path('purelib')}/pellucid")
+    (extension,) = built.resolve().glob("_native*.so")
+    link = Path("src/pellucid", extension.name)
+    link.unlink(missing_ok=True)
+    link.symlink_to(extension)
 
-    def __init__(self, path: Path, commit: str, is_native: bool) -> None:
-        self._path, self._is_native = path, is_native
-        self._times = itertools.count(1)
-        place = ["-C", path, "checkout"] if path.exists() else ["worktree", "add", path]
-        subprocess.run(["git", *place, "-qf", "--detach", commit], check=True)
-        (path / "sitecustomize.py").write_text(_SITE)
-        if is_native:
-            self._build()
-        built = (
-            path / "build/native" if is_native else Path(sysconfig.get_path("purelib"), "pellucid")
-        )
-        (extension,) = built.glob("_native*.so")
-        link = path / "src/pellucid" / extension.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(extension)
 
-    def _build(self) -> None:
-        """Builds the C++ tests and the extension with asserts, in minutes rather than for speed."""
-        # -fsanitize=unreachable costs nothing; what is sanitized is compiled with -O0 and -O1.
-        settings = ["PELLUCID_TESTS=ON", "PELLUCID_SANITIZE=unreachable", "SKBUILD=ON"]
-        settings += ["SKBUILD_SABI_COMPONENT=", f"CMAKE_MAKE_PROGRAM={_NINJA[0]}"]
-        settings += [f"Python_EXECUTABLE={sys.executable}"]
-        command = [str(_BIN / "cmake"), "-S", ".", "-B", "build/native", "-G", "Ninja"]
-        subprocess.run([*command, *(f"-D{it}" for it in settings)], cwd=self._path, check=True)
-        subprocess.run(_NINJA, cwd=self._path, check=True)
+def noticed_by(change: Change, stages: list[tuple[float, list[str]]]) -> str | None:
+    """The test that fails with a change, or what else says that something is wrong; None: nothing does."""
+    commands = [(seconds, [*PYTEST, "-x", *tests]) for seconds, tests in stages]
+    if not change.path.endswith(".py"):
+        commands[:0] = [(600, _NINJA), (60, _CTEST)]
+    source = Path(change.path).read_bytes()
+    _write(change.path, change.applied_to(source))
+    try:
+        for seconds, command in commands:
+            status, output = _run(command, seconds)
+            if status is None:
+                return "the time limit"
+            if status:
+                failed = _FAILED.search(output)
+                return failed[1] if failed else "the compiler" if command is _NINJA else output
+        return None
+    finally:
+        _write(change.path, source)
 
-    def _run(self, command: list[str], seconds: float) -> tuple[int | None, str]:
-        """The exit status and the output of a command; None: it took three times as long as usual."""
-        paths = f"{self._path}:{self._path / 'src'}"
-        # Other work on the machine makes tests slower.
-        limit = (3 * seconds + 20) * max(1.0, os.getloadavg()[0] / os.cpu_count())
-        output = self._path / "build/output"
-        output.parent.mkdir(exist_ok=True)
-        with output.open("w") as written, subprocess.Popen(
-            command, cwd=self._path, env=os.environ | {"PYTHONPATH": paths},
-            stdout=written, stderr=written, start_new_session=True,
-        ) as process:  # fmt: skip
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                with contextlib.suppress(ProcessLookupError):  # what tests have left behind
-                    os.killpg(process.pid, signal.SIGKILL)
-        return status, output.read_text(errors="replace")
 
-    def failing(self, tests: list[str]) -> set[str]:
-        """Those of the tests that fail without a mistake."""
-        return set(_FAILED.findall(self._run([*_PYTEST, *tests], 600)[1])) if tests else set()
+def failing(tests: list[str]) -> set[str]:
+    """Those of the tests that fail without a change."""
+    return set(_FAILED.findall(_run([*PYTEST, *tests], 600)[1])) if tests else set()
 
-    def _write(self, path: str, source: str) -> None:
-        (self._path / path).write_text(source)
-        if path.endswith(".py"):  # Python compares times by the second
-            os.utime(self._path / path, (next(self._times),) * 2)
 
-    def noticed_by(
-        self, path: str, change: Change, stages: list[tuple[float, list[str]]]
-    ) -> str | None:
-        """The test that fails, or what else says that something is wrong; None: nothing does."""
-        source = (self._path / path).read_text()
-        self._write(path, change.applied_to(source))
-        runs = [(seconds, [*_PYTEST, "-x", *tests]) for seconds, tests in stages]
-        if self._is_native:
-            runs[:0] = [(600, _NINJA), (60, _CTEST)]
+def _write(path: str, source: bytes) -> None:
+    Path(path).write_bytes(source)
+    Path(cache_from_source(path)).unlink(missing_ok=True)  # Python compares times by the second
+
+
+def _run(command: list[str], seconds: float) -> tuple[int | None, str]:
+    """The exit status and the output of a command; no status: it took several times as long as usual."""
+    environment = os.environ | {"PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'src'}"}
+    limit = (3 * seconds + 60) * max(1.0, os.getloadavg()[0] / os.cpu_count())
+    with subprocess.Popen(
+        command, env=environment, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    ) as process:  # fmt: skip
         try:
-            for seconds, command in runs:
-                status, output = self._run(command, seconds)
-                if status is None:
-                    return "the time limit"
-                if status:
-                    failed = _FAILED.search(output)
-                    return (
-                        "the compiler"
-                        if command is _NINJA
-                        else failed[1]
-                        if failed
-                        else output[-200:]
-                    )
-            return None
+            output, _ = process.communicate(timeout=limit)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            return None, ""
         finally:
-            self._write(path, source)
+            with contextlib.suppress(ProcessLookupError):  # what tests have left behind
+                os.killpg(process.pid, signal.SIGKILL)

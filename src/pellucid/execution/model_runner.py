@@ -130,8 +130,7 @@ class ModelRunner:
         batch = build_forward_batch(scheduled_requests, block_tables, self.block_size)
         if self.decoder.draws_tokens:
             return self._execute_and_draw(batch, scheduled_requests)
-        logits = self.decoder.step(batch, self.kv_cache)
-        return ComputedStep(logits.rows, {}, logits.expert_bytes)
+        return ComputedStep(self.decoder.step(batch, self.kv_cache).rows, {})
 
     def _execute_and_draw(
         self, batch: ForwardBatch, scheduled_requests: Sequence[ScheduledRequest]
