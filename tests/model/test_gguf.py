@@ -47,7 +47,6 @@ from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import read_gguf_config, read_gguf_metadata
 from pellucid.loading.gguf_file import GgufFile
 from pellucid.loading.gguf_model import FACT_TENSORS
-from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_types import TensorKind
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.weights_identity import weights_identity
@@ -494,7 +493,7 @@ def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
     writer = GGUFWriter(tmp_path / "one.gguf", "llama")
     writer.add_tensor("t.weight", data, raw_dtype=tensor_type)
     finish(writer)
-    return GgufTensors(GgufCheckpoint(tmp_path / "one.gguf")).tensor("t.weight")
+    return GgufCheckpoint(tmp_path / "one.gguf").tensor("t.weight")
 
 
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
@@ -535,7 +534,7 @@ def test_blocks_are_unpacked_in_pieces_that_fit_a_cache(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
 def test_rows_of_a_table_are_those_of_the_matrix(tensor_type: Type, tmp_path: Path) -> None:
     matrix = tensor_of(tmp_path, random_blocks(tensor_type), tensor_type)
-    table = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf")).table("t.weight")
+    table = GgufCheckpoint(tmp_path / "one.gguf").table("t.weight")
     assert table.shape == matrix.shape
     rows = np.array([4, 0, 0, 5])
     with np.errstate(all="ignore"):
@@ -584,7 +583,7 @@ def test_a_file_can_be_quantized_again(tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=Type.Q4_1)
     backend = RecordingBackend()
     load_decoder(file, backend, quantization="int4-zp")
-    stored = GgufTensors(GgufCheckpoint(file)).tensor("blk.0.ffn_down.weight")
+    stored = GgufCheckpoint(file).tensor("blk.0.ffn_down.weight")
     expected = quantize_matrix(stored.dequantize(), FORMATS["int4-zp"])
     matrices = [weight for weight in backend.arrays if isinstance(weight, QuantizedMatrix)]
     assert any(
@@ -618,7 +617,7 @@ def test_joined_matrices_become_one_when_they_are_quantized(tmp_path: Path) -> N
     file = write_both(tmp_path, matrix_type=Type.Q8_0, other_types={"attn_v": Type.Q4_1})
     weights = RecordingBackend()
     load_decoder(file, weights, quantization="int8")
-    stored = GgufTensors(GgufCheckpoint(file))
+    stored = GgufCheckpoint(file)
     v = quantize_matrix(stored.tensor("blk.0.attn_v.weight").dequantize(), INT8)
     k = stored.tensor("blk.0.attn_k.weight")
     qkv = weights.arrays[2]  # behind the embedding and a norm
@@ -668,7 +667,7 @@ def test_memory_is_planned_as_it_is_taken(tensor_type: Type, tmp_path: Path) -> 
     tensor_of(
         tmp_path, data if tensor_type == Type.F16 else random_blocks(tensor_type), tensor_type
     )
-    tensors = GgufTensors(GgufCheckpoint(tmp_path / "one.gguf"))
+    tensors = GgufCheckpoint(tmp_path / "one.gguf")
     tensor = tensors.tensor("t.weight")
     taken = tensor.num_bytes if isinstance(tensor, QuantizedMatrix) else tensor.nbytes
     assert tensors.matrix_format("t.weight").num_bytes(*tensor.shape) == taken
@@ -775,8 +774,8 @@ class KeyReader:
 
     def __init__(self, path: Path) -> None:
         self._file = GgufCheckpoint(path)
-        tensors = GgufTensors(self._file)
-        self._factors = {name: tensors.tensor(name) for name in FACT_TENSORS if name in tensors}
+        facts = [name for name in FACT_TENSORS if name in self._file]
+        self._factors = {name: self._file.tensor(name) for name in facts}
         self.keys = dict(self._file.metadata)
         self.prefix = f"{self.keys['general.architecture']}."
 

@@ -1,6 +1,6 @@
 """Reads the tensors of a model directory, from one safetensors file or from shards."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ from pellucid.backends.quantization.formats import BF16, F16, F32, FloatFormat
 from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.file_names import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.json_file import read_json_object
+from pellucid.loading.mapped_tensors import TensorFiles
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
 
 _FP8 = "F8_E4M3"
 _FORMATS = {"BF16": BF16, "F16": F16, _FP8: BF16}
 
 
-class Checkpoint:
+class Checkpoint(TensorFiles[TensorInfo]):
     """All tensors of a directory by name, wherever they are stored.
 
     Args:
@@ -26,6 +27,8 @@ class Checkpoint:
     Raises:
         ValueError: a file is missing or damaged, or the index and the shards do not agree.
     """
+
+    _files: Mapping[str, SafetensorsFile]
 
     def __init__(self, directory: Path):
         self.location = directory
@@ -39,28 +42,14 @@ class Checkpoint:
                 f"{directory}: has no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there"
             )
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
     @property
     def files(self) -> tuple[SafetensorsFile, ...]:
         """The safetensors files."""
         return tuple(dict.fromkeys(self._files.values()))
 
-    def info(self, name: str) -> TensorInfo:
-        """Dtype, shape and place of the tensor `name`."""
-        return self._files[name].tensors[name]
-
     def matrix_format(self, name: str) -> FloatFormat:
         """The format of the matrix `name` in memory. Numbers that are not here become f32."""
         return _FORMATS.get(self.info(name).dtype, F32)
-
-    def path(self, name: str) -> Path:
-        """The file that holds the tensor `name`."""
-        return self._files[name].path
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name`, a read-only view of its file; FP8, which has no scales then, as bf16."""
@@ -75,10 +64,6 @@ class Checkpoint:
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of floats, integers or FP8, a read-only view of its file."""
         return self._files[name].array(name)
-
-    def release(self, name: str) -> None:
-        """Frees the memory of the tensor `name`, which may be read again from its file."""
-        self._files[name].release(name)
 
     def codes(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of 8-bit integers, a read-only view of its file."""

@@ -34,7 +34,7 @@ def read_gguf_architecture(checkpoint: GgufCheckpoint) -> str:
     Raises:
         ValueError: it is missing or not supported, or the file holds no model.
     """
-    metadata = JsonObject(checkpoint.path, checkpoint.metadata)
+    metadata = checkpoint.values
     if (kind := metadata.string("general.type", "model")) != "model":
         raise metadata.error("general.type", _OTHER_TYPES.get(kind, 'must be "model"'))
     architecture = usual_architecture(metadata.string("general.architecture"))
@@ -68,7 +68,7 @@ def read_gguf_metadata(
     stored_tensors = dialect.stored_tensors(checkpoint)
     usual_tensors = {stored: usual for usual, stored in stored_tensors.items()}
     return GgufMetadata(
-        JsonObject(checkpoint.path, values),
+        JsonObject(checkpoint.location, values),
         architecture,
         {usual_tensors.get(name, name): checkpoint.info(name).shape for name in checkpoint},
         {
@@ -138,7 +138,7 @@ def read_gguf_sampling_params(checkpoint: GgufCheckpoint) -> SamplingParams:
     Raises:
         ValueError: a value is not allowed.
     """
-    metadata = JsonObject(checkpoint.path, checkpoint.metadata)
+    metadata = checkpoint.values
     params = SamplingParams()
     for own_name, name in _SAMPLING.items():
         key = f"general.sampling.{own_name}"

@@ -24,6 +24,7 @@ from pellucid.loading.gguf_types import (
     ValueType,
     tensor_type,
 )
+from pellucid.loading.mapped_tensors import PlacedTensor, TensorFile
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -72,24 +73,10 @@ class HeaderEndsEarlyError(ValueError):
 
 
 @dataclass(frozen=True)
-class GgufTensorInfo:
-    """What the header says about a tensor.
-
-    Args:
-        type: how its numbers are stored.
-        shape: in NumPy's order, rows first; GGUF's own order is the reverse.
-        start: byte of the file.
-        end: the byte after its last one.
-    """
+class GgufTensorInfo(PlacedTensor):
+    """What the header says about a tensor; GGUF's own order of a shape is the reverse."""
 
     type: TensorType
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.end - self.start
 
     @property
     def type_name(self) -> str:
@@ -138,7 +125,7 @@ class GgufMetadataValues(MutableMapping[str, Any]):
         self._values.clear()
 
 
-class GgufFile:
+class GgufFile(TensorFile[GgufTensorInfo]):
     """A GGUF file, mapped into memory. It must not be truncated while it is open.
 
     Args:
@@ -167,16 +154,12 @@ class GgufFile:
         header = _Header(path, self._file)
         self.metadata: MutableMapping[str, Any] = header.metadata
         self.value_types: dict[str, str] = header.value_types
-        self.tensors: dict[str, GgufTensorInfo] = header.tensors
+        self.tensors = header.tensors
 
     def rows(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of the tensor `name`, in rows of its last axis: [..., bytes of a row]."""
         info = self.tensors[name]
         return self._file.bytes[info.start : info.end].reshape(*info.shape[:-1], -1)
-
-    def release(self, name: str) -> None:
-        """Frees the memory of the tensor `name`, which may be read again from its file."""
-        self._file.release(self.tensors[name].start, self.tensors[name].end)
 
 
 class _Header:
@@ -280,7 +263,7 @@ class _Header:
                 raise self._error(
                     f"tensor {name} ends at byte {start + num_bytes}, the file has {self._file_bytes}"
                 )
-            tensors[name] = GgufTensorInfo(kind, shape, start, start + num_bytes)
+            tensors[name] = GgufTensorInfo(shape, start, start + num_bytes, kind)
         return tensors
 
     # -- values ------------------------------------------------------------------------------------

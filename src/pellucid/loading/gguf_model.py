@@ -3,7 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-from pellucid.facts.json_object import JsonObject
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_config import (
     check_is_whole,
@@ -13,7 +12,6 @@ from pellucid.loading.gguf_config import (
     read_gguf_metadata,
     read_gguf_sampling_params,
 )
-from pellucid.loading.gguf_tensors import GgufTensors
 from pellucid.loading.gguf_tokenizer_facts import find_tokenizer_refusal
 from pellucid.loading.stored_model import StoredModel, StoredTokenizer
 from pellucid.models.gguf_metadata import with_widths_of_tensors
@@ -31,23 +29,23 @@ def open_gguf(path: Path) -> StoredModel:
     """
     checkpoint = GgufCheckpoint(path)
     read_gguf_architecture(checkpoint)
-    tensors = GgufTensors(checkpoint)
-    rope_tensors = {name: tensors.tensor(name) for name in FACT_TENSORS if name in tensors}
+    facts = [name for name in FACT_TENSORS if name in checkpoint]
+    rope_tensors = {name: checkpoint.tensor(name) for name in facts}
     metadata, notes = with_widths_of_tensors(read_gguf_metadata(checkpoint, rope_tensors))
     check_is_whole(metadata)
     config = read_gguf_config(metadata)
     names = find_gguf_family(metadata).gguf_names(config, metadata)
-    tensors.check_types(name for name in tensors if not names.is_unused(name))
+    checkpoint.check_types(name for name in checkpoint if not names.is_unused(name))
     return StoredModel(
-        checkpoint.path,
+        checkpoint.location,
         config,
-        tensors,
+        checkpoint,
         names,
         default_sampling_params=read_gguf_sampling_params(checkpoint),
         read_tokenizer=partial(_read_tokenizer, checkpoint),
-        tokenizer_refusal=find_tokenizer_refusal(JsonObject(checkpoint.path, checkpoint.metadata)),
+        tokenizer_refusal=find_tokenizer_refusal(checkpoint.values),
         notes=(*notes, *left_out(metadata, names, checkpoint)),
-        metadata=JsonObject(checkpoint.path, checkpoint.metadata),
+        metadata=checkpoint.values,
     )
 
 
@@ -55,6 +53,6 @@ def _read_tokenizer(checkpoint: GgufCheckpoint) -> StoredTokenizer:
     # Imported here: the facts of a file need no library of tokenizers.
     from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 
-    tokenizer = read_gguf_tokenizer(JsonObject(checkpoint.path, checkpoint.metadata))
+    tokenizer = read_gguf_tokenizer(checkpoint.values)
     checkpoint.metadata.clear()  # strings by the hundred thousand, no longer needed
     return tokenizer

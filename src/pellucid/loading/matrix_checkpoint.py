@@ -1,38 +1,54 @@
 """The tensors of a checkpoint in which quantized matrices consist of several arrays."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TypeAlias
 
 from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.quantization.formats import BF16, IntegerFormat, MatrixFormat
 from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.safetensors_file import TensorInfo
 from pellucid.loading.tensor_source import TensorFacts
 
 
-class StoredMatrix(TensorFacts, Protocol):
-    """A matrix before it is read."""
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix before it is read.
+
+    Args:
+        name: that floats would have.
+        arrays: their names in the checkpoint; the first holds the codes.
+        shape: [N, K], or [experts, N, K].
+        format: in memory; None: bf16.
+        read: the matrix, of [experts * N, K].
+    """
+
+    name: str
+    arrays: tuple[str, ...]
+    shape: tuple[int, ...]
+    format: IntegerFormat | None
+    num_bytes: int
+    read: Callable[[], UniformMatrix]
 
     @property
-    def arrays(self) -> tuple[str, ...]:
-        """Their names in the checkpoint; the first holds the codes."""
-        ...
+    def type_name(self) -> str:
+        return "BF16" if self.format is None else self.format.name
 
 
-MatrixT = TypeVar("MatrixT", bound=StoredMatrix)
+Matrices: TypeAlias = Mapping[str, StoredMatrix]  # by name
+FindMatrices: TypeAlias = Callable[[Checkpoint], Matrices]
 
 
-class MatrixCheckpoint(ABC, Generic[MatrixT]):
-    """The part of a `TensorSource` that knows the names: those of matrices, and of all other tensors.
+class MatrixCheckpoint:
+    """A `TensorSource`: matrices under the names that floats would have, and all other tensors.
 
     Args:
         checkpoint: the arrays.
-        matrices: by the names that floats would have.
+        matrices: that they make up.
     """
 
-    def __init__(self, checkpoint: Checkpoint, matrices: Mapping[str, MatrixT]) -> None:
+    def __init__(self, checkpoint: Checkpoint, matrices: Matrices) -> None:
         self.location = checkpoint.location
         self._checkpoint = checkpoint
         self._matrices = matrices
@@ -46,17 +62,23 @@ class MatrixCheckpoint(ABC, Generic[MatrixT]):
         yield from self._matrices
         yield from self._floats
 
-    def info(self, name: str) -> MatrixT | TensorInfo:
+    def info(self, name: str) -> TensorFacts:
         """Shape and bytes of the tensor `name`."""
         return self._matrices.get(name) or self._checkpoint.info(name)
+
+    def matrix_format(self, name: str) -> MatrixFormat:
+        """The format of the matrix `name` in memory."""
+        matrix = self._matrices.get(name)
+        return self._checkpoint.matrix_format(name) if matrix is None else matrix.format or BF16
 
     def path(self, name: str) -> Path:
         """The file that holds the tensor `name`, or its codes."""
         return self._checkpoint.path(self._arrays(name)[0])
 
-    @abstractmethod
     def tensor(self, name: str) -> UniformMatrix:
-        """The tensor `name`."""
+        """The tensor `name`: codes of one of pellucid's formats, or floats."""
+        matrix = self._matrices.get(name)
+        return self._checkpoint.tensor(name) if matrix is None else matrix.read()
 
     def table(self, name: str) -> MatrixRows:
         """The rows of the matrix `name`."""

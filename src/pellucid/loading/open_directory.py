@@ -7,7 +7,6 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.checksums import verify_checksums
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
-from pellucid.loading.foreign.foreign_checkpoint import ForeignCheckpoint
 from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
@@ -15,9 +14,10 @@ from pellucid.loading.hf_config import (
     read_model_config,
 )
 from pellucid.loading.json_file import read_json_object
+from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
 from pellucid.loading.other_formats import recognize_files
 from pellucid.loading.quantization_settings import find_quantization
-from pellucid.loading.quantized_layout import QuantizedCheckpoint, read_quantization_config
+from pellucid.loading.quantized_layout import own_matrices, read_quantization_config
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.tensor_source import TensorSource
 from pellucid.models.family import WeightNames
@@ -46,7 +46,7 @@ def open_directory(directory: Path, verifies_checksums: bool) -> StoredModel:
             default_sampling_params=sampling_params,
             notes=left_out_note(count_parts(checkpoint, names.parts)),
         )
-    own_tensors = QuantizedCheckpoint(checkpoint, weight_format)
+    own_tensors = MatrixCheckpoint(checkpoint, own_matrices(checkpoint, weight_format))
     own_names = family_of(config.architecture).own_names()
     return StoredModel(directory, config, own_tensors, own_names, weight_format, sampling_params)
 
@@ -58,7 +58,12 @@ def _tensors_and_names(
     find_matrices = None if quantization is None else read_foreign_config(quantization)
     tensors: TensorSource = checkpoint
     if find_matrices is not None:
-        tensors = ForeignCheckpoint(checkpoint, find_matrices)
+        if not (matrices := find_matrices(checkpoint)):
+            raise ValueError(
+                f"{checkpoint.location}: its configuration says how weights are quantized, but no tensor is"
+                " quantized so"
+            )
+        tensors = MatrixCheckpoint(checkpoint, matrices)
     names = family_of(config.architecture).hf_names(config, tensors)
     if find_matrices is not None:  # whose matrices are all [out, in]
         names = names.without(Transposed)

@@ -6,20 +6,19 @@ so that they can be mapped from disk as they are. config.json and the metadata o
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.joined_matrix import UniformMatrix
-from pellucid.backends.quantization.formats import FORMATS, IntegerFormat, MatrixFormat
+from pellucid.backends.quantization.formats import FORMATS, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.facts.json_object import MAX_INTEGER, JsonObject
 from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.quantization_config import read_foreign_config
-from pellucid.loading.matrix_checkpoint import MatrixCheckpoint
+from pellucid.loading.matrix_checkpoint import Matrices, StoredMatrix
 from pellucid.loading.quantization_settings import METHOD_KEY
 from pellucid.loading.safetensors_file import SafetensorsFile
 
@@ -88,62 +87,35 @@ def _similar_format(quantization: JsonObject) -> str:
     return "int8" if bits == 8 or has_8_bits else "int4"
 
 
-@dataclass(frozen=True)
-class MatrixFacts:
-    """Shape [N, K] and bytes of a stored matrix, the names of its arrays, codes first, and of its format."""
-
-    shape: tuple[int, int]
-    num_bytes: int
-    arrays: tuple[str, ...]
-    type_name: str
-
-
-class QuantizedCheckpoint(MatrixCheckpoint[MatrixFacts]):
-    """The tensors of a directory that `pellucid quantize` wrote: a matrix is one of them, whatever
-    arrays it consists of.
-
-    Args:
-        checkpoint: the arrays.
-        weight_format: of the matrices.
+def own_matrices(checkpoint: Checkpoint, weight_format: IntegerFormat) -> Matrices:
+    """The matrices of a directory that `pellucid quantize` wrote in `weight_format`, in views of its files.
 
     Raises:
         ValueError: the metadata of a file contradicts `weight_format`, or does not fit the arrays in it.
     """
+    matrices = {}
+    for file in checkpoint.files:
+        for name, shape in _read_shapes(file, weight_format).items():
+            num_bytes = _checked_bytes(file, name, shape, weight_format)
+            arrays = tuple(f"{name}.{part}" for part in weight_format.arrays(*shape))
+            read = partial(_read_matrix, checkpoint, name, shape[1], weight_format)
+            matrices[name] = StoredMatrix(name, arrays, shape, weight_format, num_bytes, read)
+    return matrices
 
-    def __init__(self, checkpoint: Checkpoint, weight_format: IntegerFormat) -> None:
-        matrices: dict[str, MatrixFacts] = {}
-        for file in checkpoint.files:
-            for name, shape in _read_shapes(file, weight_format).items():
-                num_bytes = _checked_bytes(file, name, shape, weight_format)
-                arrays = tuple(f"{name}.{part}" for part in weight_format.arrays(*shape))
-                matrices[name] = MatrixFacts(shape, num_bytes, arrays, weight_format.name)
-        super().__init__(checkpoint, matrices)
-        self._format = weight_format
 
-    def matrix_format(self, name: str) -> MatrixFormat:
-        """The format of the matrix `name` in memory."""
-        return self._format if name in self._matrices else self._checkpoint.matrix_format(name)
-
-    def tensor(self, name: str) -> UniformMatrix:
-        """The tensor `name`, in read-only views of its file."""
-        if name not in self._matrices:
-            return self._checkpoint.tensor(name)
-        _, num_inputs = self._matrices[name].shape
-        zero_points: npt.NDArray[Any] | None = None
-        if self._format.has_zero_points:
-            zero_points = self._checkpoint.codes(f"{name}.zero_points")
-            if zero_points.max() > LARGEST_ZERO_POINT:
-                raise ValueError(
-                    f"{self.path(name)}: tensor {name}.zero_points holds {zero_points.max()}: "
-                    f"allowed are 0 to {LARGEST_ZERO_POINT}"
-                )
-        return QuantizedMatrix(
-            self._format,
-            num_inputs,
-            self._checkpoint.codes(f"{name}.codes"),
-            self._checkpoint.tensor(f"{name}.scales"),
-            zero_points,
-        )
+def _read_matrix(
+    checkpoint: Checkpoint, name: str, num_inputs: int, weight_format: IntegerFormat
+) -> QuantizedMatrix:
+    zero_points: npt.NDArray[Any] | None = None
+    if weight_format.has_zero_points:
+        zero_points = checkpoint.codes(f"{name}.zero_points")
+        if zero_points.max() > LARGEST_ZERO_POINT:
+            raise ValueError(
+                f"{checkpoint.path(f'{name}.codes')}: tensor {name}.zero_points holds {zero_points.max()}: "
+                f"allowed are 0 to {LARGEST_ZERO_POINT}"
+            )
+    codes, scales = checkpoint.codes(f"{name}.codes"), checkpoint.tensor(f"{name}.scales")
+    return QuantizedMatrix(weight_format, num_inputs, codes, scales, zero_points)
 
 
 def _read_shapes(file: SafetensorsFile, weight_format: IntegerFormat) -> dict[str, tuple[int, int]]:

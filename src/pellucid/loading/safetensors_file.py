@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.files import MappedFile, open_regular
+from pellucid.loading.mapped_tensors import PlacedTensor, TensorFile
 
 MAX_TENSORS = 1 << 16
 MAX_NAME_CHARACTERS = 1 << 10
@@ -38,24 +39,17 @@ _ALL_DTYPES: Mapping[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """What the header says about a tensor. `start` and `end` are bytes of the file."""
+class TensorInfo(PlacedTensor):
+    """What the header says about a tensor."""
 
     dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.end - self.start
 
     @property
     def type_name(self) -> str:
         return self.dtype
 
 
-class SafetensorsFile:
+class SafetensorsFile(TensorFile[TensorInfo]):
     """A safetensors file. Its tensors are read-only views of its pages, read when they are used.
 
     The file must not be truncated while it is open.
@@ -85,10 +79,6 @@ class SafetensorsFile:
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor `name` of floats, integers or FP8. Raises as `tensor` does."""
         return self._array(name, _ALL_DTYPES)
-
-    def release(self, name: str) -> None:
-        """Frees the memory of the tensor `name`, which may be read again from its file."""
-        self._file.release(self.tensors[name].start, self.tensors[name].end)
 
     def _array(self, name: str, dtypes: Mapping[str, np.dtype[Any]]) -> npt.NDArray[Any]:
         info = self.tensors[name]

@@ -1,8 +1,9 @@
 """The arrays of one matrix in a checkpoint that another quantizer wrote: found, and checked before they are read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,36 +12,11 @@ from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.facts.json_object import JsonObject
 from pellucid.loading.checkpoint import Checkpoint
+from pellucid.loading.matrix_checkpoint import FindMatrices, Matrices, StoredMatrix
 from pellucid.loading.safetensors_file import TensorInfo
 
 FLOATS = ("F16", "BF16", "F32")
 _MAX_BITS = 1 << 24
-
-
-@dataclass(frozen=True)
-class ForeignMatrix:
-    """A weight that consists of several arrays of a checkpoint.
-
-    Args:
-        arrays: their names; the first holds the codes.
-        shape: [N, K], or [experts, N, K].
-        format: the weight's format in memory; None: bf16.
-        read: the matrix, of [experts * N, K].
-    """
-
-    arrays: tuple[str, ...]
-    shape: tuple[int, ...]
-    format: IntegerFormat | None
-    num_bytes: int
-    read: Callable[[], UniformMatrix]
-
-    @property
-    def type_name(self) -> str:
-        return "BF16" if self.format is None else self.format.name
-
-
-Matrices: TypeAlias = Mapping[str, ForeignMatrix]  # by the names that floats would have
-FindMatrices: TypeAlias = Callable[[Checkpoint], Matrices]
 
 
 @dataclass(frozen=True)
@@ -82,9 +58,13 @@ class Arrays:
         name = self.module + suffix
         info = self.checkpoint.info(name)
         return ValueError(
-            f"{self.checkpoint.path(name)}: tensor {name} is {info.dtype} {list(info.shape)}:"
+            f"{self.path(suffix)}: tensor {name} is {info.dtype} {list(info.shape)}:"
             f" {self.method} needs {wanted}"
         )
+
+    def path(self, suffix: str) -> Path:
+        """The file of an array."""
+        return self.checkpoint.path(self.module + suffix)
 
     def array(self, suffix: str) -> npt.NDArray[Any]:
         return self.checkpoint.array(self.module + suffix)
@@ -95,10 +75,14 @@ class Arrays:
         shape: tuple[int, ...],
         weight_format: IntegerFormat | None,
         read: Callable[[], UniformMatrix],
-    ) -> ForeignMatrix:
+        name: str | None = None,
+    ) -> StoredMatrix:
+        """The matrix of the arrays `suffixes`, as far as they are there. `name` is that of the module's weight, if it
+        is left out."""
         names = tuple(self.module + suffix for suffix in suffixes if self.has(suffix))
         num_bytes = sum(self.checkpoint.info(name).num_bytes for name in names)
-        return ForeignMatrix(names, shape, weight_format, num_bytes, read)
+        name = f"{self.module}.weight" if name is None else name
+        return StoredMatrix(name, names, shape, weight_format, num_bytes, read)
 
     def _info(self, suffix: str) -> TensorInfo:
         name = self.module + suffix
@@ -109,11 +93,20 @@ class Arrays:
         return self.checkpoint.info(name)
 
 
-def modules_with(checkpoint: Checkpoint, suffix: str, method: str) -> Iterator[Arrays]:
-    """Those that have an array `suffix`."""
-    for name in checkpoint:
-        if name.endswith(suffix):
-            yield Arrays(checkpoint, name.removesuffix(suffix), method)
+def matrices_with(suffix: str, method: str, find: Callable[[Arrays], StoredMatrix]) -> FindMatrices:
+    """What finds a matrix in each module that has an array `suffix`.
+
+    Args:
+        method: of quantization, for messages.
+        find: the matrix of a module, whose arrays it checks.
+    """
+
+    def find_all(checkpoint: Checkpoint) -> Matrices:
+        modules = (name.removesuffix(suffix) for name in checkpoint if name.endswith(suffix))
+        matrices = (find(Arrays(checkpoint, module, method)) for module in modules)
+        return {matrix.name: matrix for matrix in matrices}
+
+    return find_all
 
 
 def outputs_and_inputs(settings: JsonObject, key: str) -> tuple[int, int]:

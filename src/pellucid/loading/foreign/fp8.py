@@ -1,5 +1,6 @@
 """FP8 with scales of blocks (DeepSeek, Qwen), of rows (fbgemm, llm-compressor) or of a matrix. Becomes bf16."""
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -8,41 +9,40 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.arrays import FLOATS, Arrays, Matrices, modules_with
+from pellucid.loading.foreign.arrays import FLOATS, Arrays, matrices_with
+from pellucid.loading.matrix_checkpoint import Matrices, StoredMatrix
 
 _MAX_ROWS = 128
 
 
 def fp8_matrices(checkpoint: Checkpoint, method: str, block: tuple[int, int] | None) -> Matrices:
-    """weight F8_E4M3 [N, K] times weight_scale (or weight_scale_inv, which is the same) of the matrix, of each
-    row [N, 1], or of each block [N / rows, K / columns]. Becomes bf16, which rounds each product by at most
-    1/512 and takes twice the bytes of the file."""
-    matrices = {}
-    for scale in (".weight_scale", ".weight_scale_inv"):
-        for arrays in modules_with(checkpoint, scale, method):
-            num_outputs, num_inputs = arrays.shape(".weight", ("F8_E4M3",), 2)
-            if block is None:
-                rows = (num_outputs, 1), (num_outputs,), (1,), (), (1, 1)
-                arrays.check(scale, FLOATS, *rows)
-            else:
-                num_blocks = -(-num_outputs // block[0]), -(-num_inputs // block[1])
-                arrays.check(scale, FLOATS, num_blocks)
-
-            def read(arrays: Arrays = arrays, scale: str = scale) -> UniformMatrix:
-                return _scaled_floats(arrays.array(".weight"), arrays.array(scale), block)
-
-            matrices[f"{arrays.module}.weight"] = arrays.matrix(
-                (".weight", scale, ".input_scale", ".input_scale_ub", ".activation_scale"),
-                (num_outputs, num_inputs),
-                None,
-                read,
-            )
+    """Those of both names of scales, and no F8_E4M3 without one."""
+    scales = (".weight_scale", ".weight_scale_inv")
+    finders = (matrices_with(each, method, partial(_fp8_matrix, each, block)) for each in scales)
+    matrices = {name: each for find in finders for name, each in find(checkpoint).items()}
     for name in checkpoint:
         if checkpoint.info(name).dtype == "F8_E4M3" and name not in matrices:
             raise ValueError(
                 f"{checkpoint.path(name)}: tensor {name} is F8_E4M3 and has no scale: {method} has one for each"
             )
     return matrices
+
+
+def _fp8_matrix(scale: str, block: tuple[int, int] | None, arrays: Arrays) -> StoredMatrix:
+    """weight F8_E4M3 [N, K] times weight_scale (or weight_scale_inv, which is the same) of the matrix, of each
+    row [N, 1], or of each block [N / rows, K / columns]. Becomes bf16, which rounds each product by at most
+    1/512 and takes twice the bytes of the file."""
+    num_outputs, num_inputs = shape = arrays.shape(".weight", ("F8_E4M3",), 2)
+    if block is None:
+        arrays.check(scale, FLOATS, (num_outputs, 1), (num_outputs,), (1,), (), (1, 1))
+    else:
+        arrays.check(scale, FLOATS, (-(-num_outputs // block[0]), -(-num_inputs // block[1])))
+
+    def read() -> UniformMatrix:
+        return _scaled_floats(arrays.array(".weight"), arrays.array(scale), block)
+
+    suffixes = (".weight", scale, ".input_scale", ".input_scale_ub", ".activation_scale")
+    return arrays.matrix(suffixes, shape, None, read)
 
 
 def _scaled_floats(

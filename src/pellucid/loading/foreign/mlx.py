@@ -1,6 +1,5 @@
 """MLX: groups with a scale and a bias, or MXFP4; modules may have bits and groups of their own."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +10,14 @@ from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import GROUP, INT4_MIN, INT8_MIN, MXFP4, IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
 from pellucid.facts.json_object import JsonObject
-from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import (
     FLOATS,
     Arrays,
-    FindMatrices,
-    Matrices,
-    modules_with,
+    matrices_with,
     rounded_to_f16,
     unpacked_codes,
 )
+from pellucid.loading.matrix_checkpoint import FindMatrices, StoredMatrix
 
 _AFFINE, _MXFP4 = "affine", "mxfp4"
 _BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
@@ -52,7 +49,9 @@ def read_mlx(settings: JsonObject) -> FindMatrices:
         for name, value in settings.values.items()
         if isinstance(value, dict) and (module := settings.optional_object(name)) is not None
     }
-    return lambda checkpoint: _matrices(checkpoint, common, own)
+    return matrices_with(
+        ".scales", "MLX", lambda arrays: _matrix(arrays, own.get(arrays.module, common))
+    )
 
 
 def _read_packing(settings: JsonObject) -> _Packing:
@@ -67,47 +66,37 @@ def _read_packing(settings: JsonObject) -> _Packing:
     return _Packing(bits, group_size, mode)
 
 
-def _matrices(checkpoint: Checkpoint, common: _Packing, own: Mapping[str, _Packing]) -> Matrices:
+def _matrix(arrays: Arrays, packing: _Packing) -> StoredMatrix:
     """weight U32 [..., N, K * bits / 32], a stream of codes whose first has the lowest bits; scales and biases
     [..., N, K / group], or of MXFP4 scales U8 alone. "..." is nothing or the experts."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".scales", "MLX"):
-        packing = own.get(arrays.module, common)
-        num_dims = 3 if _EXPERTS in arrays.module else 2
-        *experts, num_outputs, num_words = arrays.shape(".weight", ("U32",), num_dims)
-        num_inputs, rest = divmod(32 * num_words, packing.bits)
-        if rest or num_inputs % packing.group_size:
-            raise arrays.error(
-                ".weight",
-                f"rows of whole groups of {packing.group_size} codes of {packing.bits} bits",
-            )
-        of_groups = (*experts, num_outputs, num_inputs // packing.group_size)
-        is_affine = packing.mode == _AFFINE
-        arrays.check(".scales", FLOATS if is_affine else ("U8",), of_groups)
-        if is_affine:
-            arrays.check(".biases", FLOATS, of_groups)
-
-        def read(
-            arrays: Arrays = arrays, packing: _Packing = packing, num_inputs: int = num_inputs
-        ) -> UniformMatrix:
-            words = arrays.array(".weight")
-            codes = words.reshape(-1, words.shape[-1]).view(np.uint8)
-            scales = arrays.array(".scales")
-            scales = scales.reshape(-1, scales.shape[-1])
-            if packing.mode == _MXFP4:  # the codebook has doubled numbers
-                exponents = np.maximum(scales, 1) - np.uint8(1)
-                return QuantizedMatrix(MXFP4, num_inputs, codes, exponents)
-            biases = arrays.array(".biases").reshape(scales.shape)
-            return _affine(codes, scales, biases, packing, num_inputs)
-
-        name = arrays.module.replace(_EXPERTS, ".experts.")
-        matrices[f"{name}.weight"] = arrays.matrix(
-            (".weight", ".scales", ".biases"),
-            (*experts, num_outputs, num_inputs),
-            _format(packing),
-            read,
+    num_dims = 3 if _EXPERTS in arrays.module else 2
+    *experts, num_outputs, num_words = arrays.shape(".weight", ("U32",), num_dims)
+    num_inputs, rest = divmod(32 * num_words, packing.bits)
+    if rest or num_inputs % packing.group_size:
+        raise arrays.error(
+            ".weight",
+            f"rows of whole groups of {packing.group_size} codes of {packing.bits} bits",
         )
-    return matrices
+    of_groups = (*experts, num_outputs, num_inputs // packing.group_size)
+    is_affine = packing.mode == _AFFINE
+    arrays.check(".scales", FLOATS if is_affine else ("U8",), of_groups)
+    if is_affine:
+        arrays.check(".biases", FLOATS, of_groups)
+
+    def read() -> UniformMatrix:
+        words = arrays.array(".weight")
+        codes = words.reshape(-1, words.shape[-1]).view(np.uint8)
+        scales = arrays.array(".scales")
+        scales = scales.reshape(-1, scales.shape[-1])
+        if not is_affine:  # the codebook has doubled numbers
+            exponents = np.maximum(scales, 1) - np.uint8(1)
+            return QuantizedMatrix(MXFP4, num_inputs, codes, exponents)
+        biases = arrays.array(".biases").reshape(scales.shape)
+        return _affine(codes, scales, biases, packing, num_inputs)
+
+    shape = (*experts, num_outputs, num_inputs)
+    name = f"{arrays.module.replace(_EXPERTS, '.experts.')}.weight"
+    return arrays.matrix((".weight", ".scales", ".biases"), shape, _format(packing), read, name)
 
 
 def _format(packing: _Packing) -> IntegerFormat:

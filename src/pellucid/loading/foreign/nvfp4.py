@@ -8,37 +8,27 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import E2M1, SMALL_GROUP
-from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.arrays import Arrays, Matrices, modules_with
+from pellucid.loading.foreign.arrays import Arrays
+from pellucid.loading.matrix_checkpoint import StoredMatrix
 
 
-def nvfp4_matrices(checkpoint: Checkpoint) -> Matrices:
+def nvfp4_matrix(arrays: Arrays) -> StoredMatrix:
     """weight U8 [N, K / 2], the even input in the low half of a byte; weight_scale F8_E4M3 [N, K / 16] and
     weight_scale_2 F32 of the matrix. Becomes bf16, which rounds each product by at most 1/512 and takes nearly
     four times the bytes of the file."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".weight_scale_2", "NVFP4"):
-        num_outputs, num_bytes = arrays.shape(".weight", ("U8",), 2)
-        num_inputs = 2 * num_bytes
-        arrays.check(".weight_scale_2", ("F32",), (), (1,))
-        if num_inputs % SMALL_GROUP:
-            raise arrays.error(".weight", f"rows of whole groups of {SMALL_GROUP} inputs")
-        arrays.check(".weight_scale", ("F8_E4M3",), (num_outputs, num_inputs // SMALL_GROUP))
+    num_outputs, num_bytes = arrays.shape(".weight", ("U8",), 2)
+    num_inputs = 2 * num_bytes
+    arrays.check(".weight_scale_2", ("F32",), (), (1,))
+    if num_inputs % SMALL_GROUP:
+        raise arrays.error(".weight", f"rows of whole groups of {SMALL_GROUP} inputs")
+    arrays.check(".weight_scale", ("F8_E4M3",), (num_outputs, num_inputs // SMALL_GROUP))
 
-        def read(arrays: Arrays = arrays) -> UniformMatrix:
-            return _floats(
-                arrays.array(".weight"),
-                arrays.array(".weight_scale"),
-                arrays.array(".weight_scale_2").reshape(-1)[0],
-            )
+    def read() -> UniformMatrix:
+        scale = arrays.array(".weight_scale_2").reshape(-1)[0]
+        return _floats(arrays.array(".weight"), arrays.array(".weight_scale"), scale)
 
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (".weight", ".weight_scale", ".weight_scale_2", ".input_scale"),
-            (num_outputs, num_inputs),
-            None,
-            read,
-        )
-    return matrices
+    suffixes = (".weight", ".weight_scale", ".weight_scale_2", ".input_scale")
+    return arrays.matrix(suffixes, (num_outputs, num_inputs), None, read)
 
 
 def _floats(

@@ -5,19 +5,20 @@ from typing import Any
 
 from pellucid.backends.quantization.formats import LARGE_GROUP
 from pellucid.facts.json_object import JsonObject
-from pellucid.loading.foreign.arrays import FindMatrices, outputs_and_inputs
-from pellucid.loading.foreign.codebooks import mxfp4_matrices, nf4_matrices
+from pellucid.loading.foreign.arrays import matrices_with, outputs_and_inputs
+from pellucid.loading.foreign.codebooks import QUANT_STATE, mxfp4_matrix, nf4_matrix
 from pellucid.loading.foreign.fp8 import fp8_matrices
 from pellucid.loading.foreign.mlx import read_mlx
-from pellucid.loading.foreign.nvfp4 import nvfp4_matrices
+from pellucid.loading.foreign.nvfp4 import nvfp4_matrix
 from pellucid.loading.foreign.word_codes import (
     SYMMETRIC,
-    awq_matrices,
-    gptq_matrices,
-    int8_matrices,
-    llm_int8_matrices,
-    packed_matrices,
+    awq_matrix,
+    gptq_matrix,
+    int8_matrix,
+    llm_int8_matrix,
+    packed_matrix,
 )
+from pellucid.loading.matrix_checkpoint import FindMatrices
 from pellucid.loading.quantization_settings import METHOD_KEY, MLX, MODELOPT
 
 
@@ -39,7 +40,7 @@ def _read_awq(config: JsonObject) -> FindMatrices:
     group_size = _group_size(config, group_key)
     if not config.boolean("zero_point", True):
         raise config.error("zero_point", "supported is true")
-    return lambda checkpoint: awq_matrices(checkpoint, group_size)
+    return matrices_with(".qweight", "AWQ", lambda arrays: awq_matrix(arrays, group_size))
 
 
 def _read_gptq(config: JsonObject) -> FindMatrices:
@@ -50,7 +51,9 @@ def _read_gptq(config: JsonObject) -> FindMatrices:
         _allow(config, "checkpoint_format", ("gptq", "gptq_v2"))
         checkpoint_format = config.string("checkpoint_format")
     bits, offset = config.integer("bits"), int(checkpoint_format == "gptq")
-    return lambda checkpoint: gptq_matrices(checkpoint, bits, group_size, offset)
+    return matrices_with(
+        ".qweight", "GPTQ", lambda arrays: gptq_matrix(arrays, bits, group_size, offset)
+    )
 
 
 def _read_fp8(config: JsonObject) -> FindMatrices:
@@ -67,16 +70,16 @@ def _read_modelopt(config: JsonObject) -> FindMatrices:
     key = "quant_algo"
     _allow(config, key, ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4"))
     if config.string(key) == "NVFP4":
-        return nvfp4_matrices
+        return matrices_with(".weight_scale_2", "NVFP4", nvfp4_matrix)
     return lambda checkpoint: fp8_matrices(checkpoint, "modelopt's FP8", None)
 
 
 def _read_bitsandbytes(config: JsonObject) -> FindMatrices:
     if config.boolean("load_in_8bit", False):
-        return llm_int8_matrices
+        return matrices_with(".SCB", "bitsandbytes' int8", llm_int8_matrix)
     _allow(config, "load_in_4bit", (True,))
     _allow(config, "bnb_4bit_quant_type", ("nf4",))
-    return nf4_matrices
+    return matrices_with(QUANT_STATE, "bitsandbytes NF4", nf4_matrix)
 
 
 def _read_compressed_tensors(config: JsonObject) -> FindMatrices:
@@ -94,7 +97,11 @@ def _read_packed_codes(weights: JsonObject) -> FindMatrices:
     _allow(weights, "type", ("int",))
     bits, is_symmetric = weights.integer("num_bits"), weights.boolean("symmetric", True)
     group_size = _group_size(weights, "group_size") if weights.values.get("group_size") else None
-    return lambda checkpoint: packed_matrices(checkpoint, bits, group_size, is_symmetric)
+    return matrices_with(
+        ".weight_packed",
+        "compressed-tensors",
+        lambda arrays: packed_matrix(arrays, bits, group_size, is_symmetric),
+    )
 
 
 def _read_int8_codes(weights: JsonObject) -> FindMatrices:
@@ -102,7 +109,7 @@ def _read_int8_codes(weights: JsonObject) -> FindMatrices:
     _allow(weights, "type", ("int",))
     _allow(weights, "symmetric", (True,))
     _allow(weights, "strategy", ("channel",))
-    return int8_matrices
+    return matrices_with(".weight_scale", "compressed-tensors", int8_matrix)
 
 
 def _read_float_codes(weights: JsonObject) -> FindMatrices:
@@ -130,7 +137,7 @@ _METHODS: Mapping[str, Callable[[JsonObject], FindMatrices]] = {
     "gptq": _read_gptq,
     "fp8": _read_fp8,
     "fbgemm_fp8": _read_fp8,
-    "mxfp4": lambda config: mxfp4_matrices,
+    "mxfp4": lambda config: matrices_with("_blocks", "MXFP4", mxfp4_matrix),
     MLX: read_mlx,
     MODELOPT: _read_modelopt,
     "bitsandbytes": _read_bitsandbytes,

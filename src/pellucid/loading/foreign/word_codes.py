@@ -20,15 +20,13 @@ from pellucid.backends.quantization.formats import (
     LARGE_GROUP,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix, pack_nibbles
-from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.foreign.arrays import (
     FLOATS,
     Arrays,
-    Matrices,
-    modules_with,
     rounded_to_f16,
     unpacked_codes,
 )
+from pellucid.loading.matrix_checkpoint import StoredMatrix
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -40,164 +38,118 @@ _WORD_BITS = 32
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight columns each 4 bits of a word hold
 
 
-def awq_matrices(checkpoint: Checkpoint, group_size: int | None) -> Matrices:
+def awq_matrix(arrays: Arrays, group_size: int | None) -> StoredMatrix:
     """qweight I32 [K, N / 8], qzeros I32 [K / group, N / 8], scales F16 [K / group, N]; (code - zero) * scale."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".qweight", "AWQ"):
-        num_inputs, num_words = arrays.shape(".qweight", ("I32",), 2)
-        num_outputs = 8 * num_words
-        groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
-        arrays.check(".qzeros", ("I32",), (groups, num_words))
-        arrays.check(".scales", FLOATS, (groups, num_outputs))
+    num_inputs, num_words = arrays.shape(".qweight", ("I32",), 2)
+    num_outputs = 8 * num_words
+    groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
+    arrays.check(".qzeros", ("I32",), (groups, num_words))
+    arrays.check(".scales", FLOATS, (groups, num_outputs))
 
-        def read(arrays: Arrays = arrays, groups: int = groups) -> UniformMatrix:
-            codes = _unpack_words(arrays.array(".qweight"), 4, _AWQ_ORDER).T
-            zeros = _unpack_words(arrays.array(".qzeros"), 4, _AWQ_ORDER).T
-            return _grouped_int4(
-                pack_nibbles(codes), arrays.array(".scales").T, zeros, codes.shape[1]
-            )
+    def read() -> UniformMatrix:
+        codes = _unpack_words(arrays.array(".qweight"), 4, _AWQ_ORDER).T
+        zeros = _unpack_words(arrays.array(".qzeros"), 4, _AWQ_ORDER).T
+        return _grouped_int4(pack_nibbles(codes), arrays.array(".scales").T, zeros, num_inputs)
 
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (".qweight", ".qzeros", ".scales"),
-            (num_outputs, num_inputs),
-            ASYMMETRIC[min(group_size or num_inputs, LARGE_GROUP)],
-            read,
-        )
-    return matrices
+    suffixes = (".qweight", ".qzeros", ".scales")
+    weight_format = ASYMMETRIC[min(group_size or num_inputs, LARGE_GROUP)]
+    return arrays.matrix(suffixes, (num_outputs, num_inputs), weight_format, read)
 
 
-def gptq_matrices(
-    checkpoint: Checkpoint, bits: int, group_size: int | None, offset: int
-) -> Matrices:
+def gptq_matrix(arrays: Arrays, bits: int, group_size: int | None, offset: int) -> StoredMatrix:
     """qweight I32 [K * bits / 32, N], qzeros I32 [K / group, N * bits / 32], scales F16 [K / group, N], g_idx
     I32 [K]; (code - (zero + offset)) * scale. With 8 bits all zero points must be 128; fewer become 4."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".qweight", "GPTQ"):
-        num_words, num_outputs = arrays.shape(".qweight", ("I32",), 2)
-        num_inputs = num_words * _WORD_BITS // bits
-        groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
-        arrays.check(".qzeros", ("I32",), (groups, -(-num_outputs * bits // _WORD_BITS)))
-        arrays.check(".scales", FLOATS, (groups, num_outputs))
-        if arrays.has(".g_idx"):
-            arrays.check(".g_idx", ("I32",), (num_inputs,))
+    num_words, num_outputs = arrays.shape(".qweight", ("I32",), 2)
+    num_inputs = num_words * _WORD_BITS // bits
+    groups = _num_groups(arrays, ".qweight", num_inputs, group_size)
+    arrays.check(".qzeros", ("I32",), (groups, -(-num_outputs * bits // _WORD_BITS)))
+    arrays.check(".scales", FLOATS, (groups, num_outputs))
+    if arrays.has(".g_idx"):
+        arrays.check(".g_idx", ("I32",), (num_inputs,))
 
-        def read(
-            arrays: Arrays = arrays, groups: int = groups, num_outputs: int = num_outputs
-        ) -> UniformMatrix:
-            # Words hold neighbouring inputs.
-            codes = np.ascontiguousarray(_unpack_words(arrays.array(".qweight").T, bits))
-            _check_group_order(arrays, ".g_idx", codes.shape[1], groups)
-            zeros = _unpack_words(arrays.array(".qzeros"), bits)[:, :num_outputs] + np.uint8(offset)
-            zeros &= np.uint8((1 << bits) - 1)  # zero points of 0 are stored as the largest code
-            scales = arrays.array(".scales").T
-            if bits == 8:
-                return _centered_int8(arrays, ".qzeros", codes, scales, zeros)
-            return _grouped_int4(pack_nibbles(codes), scales, zeros.T, codes.shape[1])
+    def read() -> UniformMatrix:
+        # Words hold neighbouring inputs.
+        codes = np.ascontiguousarray(_unpack_words(arrays.array(".qweight").T, bits))
+        _check_group_order(arrays, ".g_idx", num_inputs, groups)
+        zeros = _unpack_words(arrays.array(".qzeros"), bits)[:, :num_outputs] + np.uint8(offset)
+        zeros &= np.uint8((1 << bits) - 1)  # zero points of 0 are stored as the largest code
+        scales = arrays.array(".scales").T
+        if bits == 8:
+            _check_centered(arrays, ".qzeros", zeros)
+            return _int8(codes ^ np.uint8(0x80), scales)
+        return _grouped_int4(pack_nibbles(codes), scales, zeros.T, num_inputs)
 
-        group = min(group_size or num_inputs, LARGE_GROUP)
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (".qweight", ".qzeros", ".scales", ".g_idx"),
-            (num_outputs, num_inputs),
-            INT8 if bits == 8 else ASYMMETRIC[group],
-            read,
-        )
-    return matrices
+    suffixes = (".qweight", ".qzeros", ".scales", ".g_idx")
+    weight_format = INT8 if bits == 8 else ASYMMETRIC[min(group_size or num_inputs, LARGE_GROUP)]
+    return arrays.matrix(suffixes, (num_outputs, num_inputs), weight_format, read)
 
 
-def packed_matrices(
-    checkpoint: Checkpoint, bits: int, group_size: int | None, is_symmetric: bool
-) -> Matrices:
+def packed_matrix(
+    arrays: Arrays, bits: int, group_size: int | None, is_symmetric: bool
+) -> StoredMatrix:
     """weight_packed I32 [N, K * bits / 32], weight_scale [N, K / group], weight_zero_point I32 [N * bits / 32,
     K / group] unless it is symmetric, weight_shape I64 [2]; codes and zero points are stored + 2^(bits - 1)."""
-    matrices = {}
     per_word = _WORD_BITS // bits
     if bits == 8 and not is_symmetric:
         raise ValueError(
-            f"{checkpoint.location}: compressed-tensors with num_bits=8, symmetric=false: codes of 8 bits"
+            f"{arrays.checkpoint.location}: compressed-tensors with num_bits=8, symmetric=false: codes of 8 bits"
             " are read without zero points"
         )
-    for arrays in modules_with(checkpoint, ".weight_packed", "compressed-tensors"):
-        num_outputs, num_words = arrays.shape(".weight_packed", ("I32",), 2)
-        arrays.check(".weight_shape", ("I64", "I32"), (2,))
-        shape = tuple(map(int, arrays.array(".weight_shape")))
-        num_inputs = shape[1]
-        if shape[0] != num_outputs or not 0 <= num_words * per_word - num_inputs < per_word:
-            raise ValueError(
-                f"{checkpoint.path(arrays.module + '.weight_shape')}: tensor {arrays.module}.weight_shape is"
-                f" {list(shape)}: weight_packed has {num_outputs} rows of {num_words} words"
-            )
-        groups = _num_groups(arrays, ".weight_packed", num_inputs, group_size)
-        arrays.check(".weight_scale", FLOATS, (num_outputs, groups))
+    rows, num_words = arrays.shape(".weight_packed", ("I32",), 2)
+    arrays.check(".weight_shape", ("I64", "I32"), (2,))
+    num_outputs, num_inputs = shape = tuple(map(int, arrays.array(".weight_shape")))
+    if num_outputs != rows or not 0 <= num_words * per_word - num_inputs < per_word:
+        raise ValueError(
+            f"{arrays.path('.weight_shape')}: tensor {arrays.module}.weight_shape is"
+            f" {list(shape)}: weight_packed has {rows} rows of {num_words} words"
+        )
+    groups = _num_groups(arrays, ".weight_packed", num_inputs, group_size)
+    arrays.check(".weight_scale", FLOATS, (num_outputs, groups))
+    if not is_symmetric:
+        arrays.check(".weight_zero_point", ("I32",), (-(-num_outputs // per_word), groups))
+    if arrays.has(".weight_g_idx"):
+        arrays.check(".weight_g_idx", ("I32", "I64"), (num_inputs,))
+
+    def read() -> UniformMatrix:
+        _check_group_order(arrays, ".weight_g_idx", num_inputs, groups)
+        codes = arrays.array(".weight_packed").view(np.uint8)
+        scales = arrays.array(".weight_scale")
+        if bits == 8:
+            return _int8(codes[:, :num_inputs] ^ np.uint8(0x80), scales)
+        zeros = None
         if not is_symmetric:
-            zero_shape = -(-num_outputs // per_word), groups
-            arrays.check(".weight_zero_point", ("I32",), zero_shape)
-        if arrays.has(".weight_g_idx"):
-            arrays.check(".weight_g_idx", ("I32", "I64"), (num_inputs,))
+            zeros = _unpack_words(arrays.array(".weight_zero_point").T, 4).T[:num_outputs]
+        return _grouped_int4(codes[:, : -(-num_inputs // 2)], scales, zeros, num_inputs)
 
-        def read(
-            arrays: Arrays = arrays, shape: tuple[int, ...] = shape, groups: int = groups
-        ) -> UniformMatrix:
-            num_outputs, num_inputs = shape
-            _check_group_order(arrays, ".weight_g_idx", num_inputs, groups)
-            codes = arrays.array(".weight_packed").view(np.uint8)
-            scales = arrays.array(".weight_scale")
-            if bits == 8:
-                return _int8(codes[:, :num_inputs] ^ np.uint8(0x80), scales)
-            zeros = None
-            if not is_symmetric:
-                zeros = _unpack_words(arrays.array(".weight_zero_point").T, 4).T[:num_outputs]
-            return _grouped_int4(codes[:, : -(-num_inputs // 2)], scales, zeros, num_inputs)
-
-        formats = SYMMETRIC if is_symmetric else ASYMMETRIC
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (
-                *(".weight_packed", ".weight_scale", ".weight_zero_point"),
-                *(".weight_shape", ".weight_g_idx"),
-            ),
-            (num_outputs, num_inputs),
-            INT8 if bits == 8 else formats[min(group_size or num_inputs, LARGE_GROUP)],
-            read,
-        )
-    return matrices
+    parts = ("packed", "scale", "zero_point", "shape", "g_idx")
+    formats = SYMMETRIC if is_symmetric else ASYMMETRIC
+    weight_format = INT8 if bits == 8 else formats[min(group_size or num_inputs, LARGE_GROUP)]
+    return arrays.matrix(tuple(f".weight_{part}" for part in parts), shape, weight_format, read)
 
 
-def int8_matrices(checkpoint: Checkpoint) -> Matrices:
+def int8_matrix(arrays: Arrays) -> StoredMatrix:
     """weight I8 [N, K], weight_scale [N, 1] or [N]; code * scale."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".weight_scale", "compressed-tensors"):
-        num_outputs, num_inputs = arrays.shape(".weight", ("I8",), 2)
-        arrays.check(".weight_scale", FLOATS, (num_outputs, 1), (num_outputs,))
+    num_outputs, num_inputs = shape = arrays.shape(".weight", ("I8",), 2)
+    arrays.check(".weight_scale", FLOATS, (num_outputs, 1), (num_outputs,))
 
-        def read(arrays: Arrays = arrays) -> UniformMatrix:
-            codes = arrays.array(".weight")
-            scales = arrays.array(".weight_scale").astype(np.float32).reshape(-1)
-            return QuantizedMatrix(INT8_CHANNEL, codes.shape[1], codes, scales)
+    def read() -> UniformMatrix:
+        scales = arrays.array(".weight_scale").astype(np.float32).reshape(-1)
+        return QuantizedMatrix(INT8_CHANNEL, num_inputs, arrays.array(".weight"), scales)
 
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (".weight", ".weight_scale", ".input_scale"),
-            (num_outputs, num_inputs),
-            INT8_CHANNEL,
-            read,
-        )
-    return matrices
+    suffixes = (".weight", ".weight_scale", ".input_scale")
+    return arrays.matrix(suffixes, shape, INT8_CHANNEL, read)
 
 
-def llm_int8_matrices(checkpoint: Checkpoint) -> Matrices:
+def llm_int8_matrix(arrays: Arrays) -> StoredMatrix:
     """bitsandbytes' LLM.int8: weight I8 [N, K], SCB F32 [N], the largest magnitude of each row; code * SCB / 127."""
-    matrices = {}
-    for arrays in modules_with(checkpoint, ".SCB", "bitsandbytes' int8"):
-        num_outputs, num_inputs = arrays.shape(".weight", ("I8",), 2)
-        arrays.check(".SCB", ("F32",), (num_outputs,))
+    num_outputs, num_inputs = shape = arrays.shape(".weight", ("I8",), 2)
+    arrays.check(".SCB", ("F32",), (num_outputs,))
 
-        def read(arrays: Arrays = arrays) -> UniformMatrix:
-            codes = arrays.array(".weight")
-            scales = arrays.array(".SCB") / np.float32(127)
-            return QuantizedMatrix(INT8_CHANNEL, codes.shape[1], codes, scales)
+    def read() -> UniformMatrix:
+        scales = arrays.array(".SCB") / np.float32(127)
+        return QuantizedMatrix(INT8_CHANNEL, num_inputs, arrays.array(".weight"), scales)
 
-        matrices[f"{arrays.module}.weight"] = arrays.matrix(
-            (".weight", ".SCB", ".weight_format"), (num_outputs, num_inputs), INT8_CHANNEL, read
-        )
-    return matrices
+    return arrays.matrix((".weight", ".SCB", ".weight_format"), shape, INT8_CHANNEL, read)
 
 
 def _num_groups(arrays: Arrays, suffix: str, num_inputs: int, group_size: int | None) -> int:
@@ -218,7 +170,7 @@ def _check_group_order(arrays: Arrays, suffix: str, num_inputs: int, groups: int
         return
     if not np.array_equal(arrays.array(suffix), np.arange(num_inputs) // (num_inputs // groups)):
         raise ValueError(
-            f"{arrays.checkpoint.path(arrays.module + suffix)}: tensor {arrays.module}{suffix} gives the inputs"
+            f"{arrays.path(suffix)}: tensor {arrays.module}{suffix} gives the inputs"
             f" of a group another order (act-order): {arrays.method} is read with neighbouring inputs in a"
             " group (desc_act=false); use a checkpoint that was quantized so, or a GGUF file"
         )
@@ -257,16 +209,13 @@ def _grouped_int4(
     )
 
 
-def _centered_int8(
-    arrays: Arrays, suffix: str, codes: Codes, scales: npt.NDArray[Any], zeros: Codes
-) -> QuantizedMatrix:
-    """From codes [N, K] whose zero points must all be 128."""
+def _check_centered(arrays: Arrays, suffix: str, zeros: Codes) -> None:
+    """Raises a ValueError where a zero point of codes of 8 bits is not 128."""
     if (zeros != 128).any():
         raise ValueError(
-            f"{arrays.checkpoint.path(arrays.module + suffix)}: tensor {arrays.module}{suffix} has a zero point"
+            f"{arrays.path(suffix)}: tensor {arrays.module}{suffix} has a zero point"
             f" of {int(zeros[zeros != 128][0])}: {arrays.method} with 8 bits is read where all are 128 (sym=true)"
         )
-    return _int8(codes ^ np.uint8(0x80), scales)
 
 
 def _int8(codes: Codes, scales: npt.NDArray[Any]) -> QuantizedMatrix:
