@@ -1,6 +1,7 @@
 """Reads the keys of config.json that families share. What a missing key stands for is in config_defaults.json."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -8,10 +9,12 @@ from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import (
     Activation,
     AttentionConfig,
+    GatedDeltaNetConfig,
     LayerConfig,
     MLPConfig,
     ModelConfig,
     RopeConfig,
+    ShortConvolutionConfig,
 )
 from pellucid.models.rope_config import FULL, SLIDING, read_rope
 
@@ -183,3 +186,16 @@ def _one_window(config: JsonObject, num_layers: int, window: int | None) -> Wind
             "layer_types", f"this architecture has one type, with this sliding_window: {only}"
         )
     return (window,) * num_layers
+
+
+def with_recurrent_layers(
+    model: ModelConfig,
+    is_full: Sequence[bool],
+    recurrence: ShortConvolutionConfig | GatedDeltaNetConfig,
+) -> ModelConfig:
+    """`model` with `recurrence` in place of attention in the layers that are not full."""
+    layers = tuple(
+        layer if full else replace(layer, attention=None, recurrence=recurrence)
+        for layer, full in zip(model.layers, is_full, strict=True)
+    )
+    return replace(model, layers=layers)

@@ -7,7 +7,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, GgufMetadata
-from pellucid.models.llama import LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import llama_gguf_config
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, PAIRS
 
 
@@ -29,7 +29,6 @@ ERNIE = Family(
     architectures=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
     model_types=("ernie4_5",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **PAIRS},
     gguf=GgufFamily("ernie4_5", LLAMA_KEYS, _gguf_config),
 )

@@ -10,6 +10,7 @@ from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_defaults import OTHER_NAMES, config_defaults
 from pellucid.models.gguf_metadata import BLOCK_COUNT, GgufMetadata, num_layers
+from pellucid.models.llama_decoder import LlamaDecoder
 from pellucid.models.stored_weights import QKV, Recipe, Source, Step, StoredWeight
 from pellucid.models.unused_parts import DRAFTS, NOTHING, UNUSED_PARTS
 
@@ -118,8 +119,8 @@ class Family:
         model_types: in config.json, of the model or of `text_config`; a key that is left out gets the default
             of its type, or of the first one if the type is another.
         read_config: config.json, with the defaults of its model type -> the facts.
-        decoder: runs them.
         weights: our module, with "{i}" for the layer -> where it is stored.
+        decoder: runs the model; Llama's does it for most families.
         variants: weights that some checkpoints in Hugging Face layout store in another way: used where a
             checkpoint has their tensors.
         prefix: stands before Hugging Face's names; absent where the inner model alone was saved.
@@ -130,8 +131,8 @@ class Family:
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
     read_config: Callable[[JsonObject], ModelConfig]
-    decoder: DecoderClass
     weights: Mapping[str, StoredWeight] = field(repr=False)
+    decoder: DecoderClass = LlamaDecoder
     variants: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
     prefix: str = "model."
     unused: str = ROTARY_BUFFERS

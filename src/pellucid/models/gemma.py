@@ -17,7 +17,7 @@ from pellucid.models import config_json
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.layers import RMSNorm
-from pellucid.models.llama import LlamaDecoder, LlamaLayer
+from pellucid.models.llama_decoder import LlamaDecoder, LlamaLayer
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -202,7 +202,6 @@ GEMMA = Family(
     architectures=("GemmaForCausalLM",),
     model_types=("gemma",),
     read_config=_read_gemma,
-    decoder=LlamaDecoder,
     weights=with_offset(LLAMA_WEIGHTS, 1.0),
     gguf=GgufFamily(
         "gemma",

@@ -9,7 +9,6 @@ from pellucid.models.config_json import llama_like, same_rope
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gemma import SandwichDecoder
 from pellucid.models.gguf_metadata import NORM_AND_ROPE_KEYS, GgufMetadata, llama_like_values
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, PAIRS, in_layers, stored
 
 
@@ -32,7 +31,6 @@ GLM = Family(
     architectures=("GlmForCausalLM",),
     model_types=("glm",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **PAIRS, **FUSED_GATE_UP},
 )
 

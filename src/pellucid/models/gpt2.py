@@ -9,7 +9,7 @@ from pellucid.facts.model_config import AttentionConfig, LayerConfig, MLPConfig,
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import MAX_LAYERS, even_share, read_activation, read_bos_token_id
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LayerNormDecoder
+from pellucid.models.llama_decoder import LayerNormDecoder
 from pellucid.models.stored_weights import StoredWeight, Transposed, in_layers, stored
 
 

@@ -12,7 +12,6 @@ from pellucid.models import gguf_metadata as gguf
 from pellucid.models import mixture
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -94,7 +93,6 @@ GPT_OSS = Family(
     architectures=("GptOssForCausalLM",),
     model_types=("gpt_oss",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **_WEIGHTS},
     gguf=GgufFamily(
         "gpt-oss",

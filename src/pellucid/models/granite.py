@@ -16,7 +16,7 @@ from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models import config_json, mixture
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import ATTENTION_SCALE, KV_HEADS, LLAMA_KEYS, GgufMetadata
-from pellucid.models.llama import LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import llama_gguf_config
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     GGUF_PAIRS,
@@ -203,7 +203,6 @@ GRANITE = Family(
     architectures=("GraniteForCausalLM",),
     model_types=("granite",),
     read_config=_read_granite,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily("granite", _KEYS, _gguf_granite, left_over=_OF_HYBRIDS),
 )
@@ -212,7 +211,6 @@ GRANITE_MOE = Family(
     architectures=("GraniteMoeForCausalLM",),
     model_types=("granitemoe",),
     read_config=_read_granite_moe,
-    decoder=LlamaDecoder,
     weights=_MOE_WEIGHTS,
     gguf=GgufFamily(
         "granitemoe",
@@ -226,7 +224,6 @@ GRANITE_HYBRID = Family(
     architectures=("GraniteMoeHybridForCausalLM",),
     model_types=("granitemoehybrid",),
     read_config=_read_granite_hybrid,
-    decoder=LlamaDecoder,
     weights=_HYBRID_WEIGHTS,
     gguf=GgufFamily(
         "granitehybrid",

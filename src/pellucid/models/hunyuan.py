@@ -7,7 +7,7 @@ from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS
-from pellucid.models.llama import LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import llama_gguf_config
 from pellucid.models.rope_config import read_rope
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, in_layers, stored
 
@@ -49,7 +49,6 @@ HUNYUAN = Family(
     architectures=("HunYuanDenseV1ForCausalLM",),
     model_types=("hunyuan_v1_dense",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **_QK_NORMS},
     gguf=GgufFamily("hunyuan-dense", LLAMA_KEYS, llama_gguf_config),
 )

@@ -1,16 +1,14 @@
 """LFM2 and its mixture of experts: Llama with gated short convolutions in place of attention in most layers."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
-from pellucid.facts.model_config import ExpertsConfig, ModelConfig, ShortConvolutionConfig
+from pellucid.facts.model_config import ModelConfig, ShortConvolutionConfig
 from pellucid.models import mixture
-from pellucid.models.config_json import layers_with_attention, llama_like
+from pellucid.models.config_json import layers_with_attention, llama_like, with_recurrent_layers
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import KV_HEADS, LLAMA_KEYS, GgufMetadata, llama_like_values
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -32,13 +30,7 @@ _CONVOLUTION = "conv"  # a type of layers in config.json
 def _read_lfm2(config: JsonObject) -> ModelConfig:
     if "block_ff_dim" in config.values:  # an older name, which transformers takes first
         config = config.with_values(intermediate_size=config.integer("block_ff_dim"))
-    model = _dense(config)
-    width = _adjusted_width(config)
-    layers = tuple(
-        replace(layer, mlp=replace(layer.mlp, intermediate_size=width)) if layer.mlp else layer
-        for layer in model.layers
-    )
-    return replace(model, layers=layers)
+    return _dense(config.with_values(intermediate_size=_adjusted_width(config)))
 
 
 def _dense(config: JsonObject) -> ModelConfig:
@@ -55,11 +47,8 @@ def _dense(config: JsonObject) -> ModelConfig:
         config.integer("conv_L_cache", maximum=MAX_KERNEL_SIZE),
         config.boolean("conv_bias"),
     )
-    layers = tuple(
-        layer if is_full else replace(layer, attention=None, recurrence=convolution)
-        for layer, is_full in zip(model.layers, _full_layers(config, model.num_layers), strict=True)
-    )
-    return replace(model, layers=layers)
+    is_full = _full_layers(config, model.num_layers)
+    return with_recurrent_layers(model, is_full, convolution)
 
 
 def _full_layers(config: JsonObject, num_layers: int) -> list[bool]:
@@ -98,23 +87,15 @@ def _adjusted_width(config: JsonObject) -> int:
 
 def _read_lfm2_moe(config: JsonObject) -> ModelConfig:
     model = _dense(config)
-    num_experts, num_chosen = mixture.read_expert_counts(config, "num_experts")
-    experts = ExpertsConfig(
-        num_experts,
-        num_chosen,
-        config.integer("moe_intermediate_size"),
-        "silu",
+    experts = mixture.read_experts(
+        config,
+        activation="silu",
         router="sigmoid",
         normalize=config.boolean("norm_topk_prob"),
         scale=config.number("routed_scaling_factor"),
         selection_bias=config.boolean("use_expert_bias"),
     )
-    num_dense = config.integer("num_dense_layers", minimum=0)
-    layers = tuple(
-        layer if index < num_dense else replace(layer, mlp=None, experts=experts)
-        for index, layer in enumerate(model.layers)
-    )
-    return replace(model, layers=layers)
+    return mixture.all_sparse(model, experts, config.integer("num_dense_layers", minimum=0))
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -191,7 +172,6 @@ LFM2 = Family(
     architectures=("Lfm2ForCausalLM",),
     model_types=("lfm2",),
     read_config=_read_lfm2,
-    decoder=LlamaDecoder,
     weights=_LFM2_WEIGHTS,
     gguf=GgufFamily("lfm2", _KEYS, _gguf_lfm2),
 )
@@ -200,7 +180,6 @@ LFM2_MOE = Family(
     architectures=("Lfm2MoeForCausalLM",),
     model_types=("lfm2_moe",),
     read_config=_read_lfm2_moe,
-    decoder=LlamaDecoder,
     weights=_LFM2_MOE_WEIGHTS,
     gguf=GgufFamily(
         "lfm2moe",

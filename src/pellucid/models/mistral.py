@@ -8,7 +8,7 @@ from pellucid.facts.model_config import ModelConfig, RopeGrowth
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LLAMA_GGUF_LEFT_OVER, LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import LLAMA_GGUF_LEFT_OVER, llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING, rope_object
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
@@ -68,7 +68,6 @@ MISTRAL = Family(
     architectures=("MistralForCausalLM",),
     model_types=("mistral",),
     read_config=_read_mistral,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "llama",  # llama.cpp has no name of its own for it
@@ -83,7 +82,6 @@ MINISTRAL = Family(
     architectures=("MinistralForCausalLM",),
     model_types=("ministral",),
     read_config=_read_ministral,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
 )
 
@@ -91,7 +89,6 @@ MINISTRAL3 = Family(
     architectures=("Ministral3ForCausalLM",),
     model_types=("ministral3",),
     read_config=_read_ministral3,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily(
         "mistral3",

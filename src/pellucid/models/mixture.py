@@ -9,7 +9,7 @@ from pellucid.facts.model_config import ExpertsConfig, MLPConfig, ModelConfig
 from pellucid.models import config_json
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import llama_gguf_config
 from pellucid.models.qwen import read_qwen3
 from pellucid.models.stored_weights import (
     GGUF_PAIRS,
@@ -46,7 +46,10 @@ def read_experts(
         width_key: says how wide each is.
         fields: further ones of `ExpertsConfig`.
     """
-    num_experts, num_chosen = read_expert_counts(config, count_key)
+    num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
+    num_chosen = config.integer("num_experts_per_tok")
+    if num_chosen > num_experts:
+        raise config.error("num_experts_per_tok", f"must be at most {count_key}={num_experts}")
     return ExpertsConfig(
         num_experts,
         num_chosen,
@@ -55,19 +58,10 @@ def read_experts(
     )
 
 
-def read_expert_counts(config: JsonObject, count_key: str) -> tuple[int, int]:
-    """How many experts a layer has, and how many of them a token passes."""
-    num_experts = config.integer(count_key, maximum=MAX_EXPERTS)
-    num_chosen = config.integer("num_experts_per_tok")
-    if num_chosen > num_experts:
-        raise config.error("num_experts_per_tok", f"must be at most {count_key}={num_experts}")
-    return num_experts, num_chosen
-
-
-def all_sparse(model: ModelConfig, experts: ExpertsConfig) -> ModelConfig:
-    """`model` with `experts` in place of each layer's MLP."""
-    layers = tuple(replace(layer, mlp=None, experts=experts) for layer in model.layers)
-    return replace(model, layers=layers)
+def all_sparse(model: ModelConfig, experts: ExpertsConfig, num_dense: int = 0) -> ModelConfig:
+    """`model` with `experts` in place of each layer's MLP, but for the first `num_dense` layers."""
+    sparse = (replace(layer, mlp=None, experts=experts) for layer in model.layers[num_dense:])
+    return replace(model, layers=(*model.layers[:num_dense], *sparse))
 
 
 def some_sparse(
@@ -259,7 +253,6 @@ QWEN3_MOE = Family(
     architectures=("Qwen3MoeForCausalLM",),
     model_types=("qwen3_moe",),
     read_config=_read_qwen3_moe,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
@@ -274,7 +267,6 @@ OLMOE = Family(
     architectures=("OlmoeForCausalLM",),
     model_types=("olmoe",),
     read_config=_read_olmoe,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **EXPERT_WEIGHTS},
     variants=STACKED_EXPERTS,
     gguf=GgufFamily(
@@ -289,7 +281,6 @@ MIXTRAL = Family(
     architectures=("MixtralForCausalLM",),
     model_types=("mixtral",),
     read_config=_read_mixtral,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS, **_MIXTRAL_WEIGHTS},
     gguf=GgufFamily(
         "llama",

@@ -14,7 +14,7 @@ from pellucid.models import config_json
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.layers import Attention, RMSNorm, feed_forward
-from pellucid.models.llama import LlamaDecoder
+from pellucid.models.llama_decoder import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING, every_nth_full
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,

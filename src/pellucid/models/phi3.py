@@ -8,7 +8,6 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import llama_like, one_window, same_rope
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.stored_weights import FUSED_GATE_UP, LLAMA_WEIGHTS, in_layers, stored
 
 
@@ -44,7 +43,6 @@ PHI3 = Family(
     architectures=("Phi3ForCausalLM",),
     model_types=("phi3",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={
         **LLAMA_WEIGHTS,
         **FUSED_GATE_UP,

@@ -7,7 +7,6 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models import config_json
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
@@ -33,7 +32,6 @@ QWEN2 = Family(
     architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
     model_types=("qwen2", "mimo"),
     read_config=read_qwen2,
-    decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
     gguf=GgufFamily("qwen2", LLAMA_KEYS, llama_like_values),
 )
@@ -42,7 +40,6 @@ QWEN3 = Family(
     architectures=("Qwen3ForCausalLM",),
     model_types=("qwen3",),
     read_config=partial(read_qwen3, windows=_windows),
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
     gguf=GgufFamily("qwen3", LLAMA_KEYS, llama_like_values),
 )

@@ -8,7 +8,6 @@ from pellucid.models import mixture
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, used_window
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, SHARED_WIDTH, GgufMetadata, llama_like_values
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL, SLIDING
 from pellucid.models.stored_weights import LLAMA_WEIGHTS
 
@@ -46,7 +45,6 @@ QWEN2_MOE = Family(
     architectures=("Qwen2MoeForCausalLM",),
     model_types=("qwen2_moe",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **mixture.SHARED_EXPERT_WEIGHTS},
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(

@@ -22,7 +22,6 @@ from pellucid.models.gguf_metadata import (
     llama_like_values,
     num_layers,
 )
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -74,13 +73,8 @@ def _hybrid(config: JsonObject, **sizes: int) -> ModelConfig:
         ropes=partial(config_json.same_rope, partial_rotary=True),
         attention={**config_json.attention_biases(config), "qk_norm": "head", "gated_output": True},
     )
-    net = _read_net(config)
     is_full = _full_layers(config, model.num_layers)
-    layers = tuple(
-        layer if full else replace(layer, attention=None, recurrence=net)
-        for layer, full in zip(model.layers, is_full, strict=True)
-    )
-    return replace(model, layers=layers)
+    return config_json.with_recurrent_layers(model, is_full, _read_net(config))
 
 
 def _read_net(config: JsonObject) -> GatedDeltaNetConfig:
@@ -279,7 +273,6 @@ QWEN35 = Family(
     architectures=("Qwen3_5ForCausalLM",),
     model_types=("qwen3_5_text",),
     read_config=_hybrid,
-    decoder=LlamaDecoder,
     weights=_QWEN35_WEIGHTS,
     gguf=GgufFamily("qwen35", _KEYS, _gguf_qwen35),
 )
@@ -288,7 +281,6 @@ QWEN35_MOE = Family(
     architectures=("Qwen3_5MoeForCausalLM",),
     model_types=("qwen3_5_moe_text",),
     read_config=_read_qwen35_moe,
-    decoder=LlamaDecoder,
     weights={**_QWEN35_WEIGHTS, **mixture.SHARED_EXPERT_WEIGHTS},
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
@@ -303,7 +295,6 @@ QWEN3_NEXT = Family(
     architectures=("Qwen3NextForCausalLM",),
     model_types=("qwen3_next",),
     read_config=_read_qwen3_next,
-    decoder=LlamaDecoder,
     weights=_QWEN3_NEXT_WEIGHTS,
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(

@@ -8,7 +8,6 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models import mixture
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS, llama_like_values
-from pellucid.models.llama import LlamaDecoder
 from pellucid.models.qwen import read_qwen2, read_qwen3
 from pellucid.models.stored_weights import LLAMA_WEIGHTS, QK_NORM_WEIGHTS
 
@@ -26,7 +25,6 @@ QWEN2_VL = Family(
     # Of the whole model where the text model has no object of its own.
     model_types=("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"),
     read_config=read_qwen2,
-    decoder=LlamaDecoder,
     weights=LLAMA_WEIGHTS,
     gguf=GgufFamily("qwen2vl", _KEYS, llama_like_values),
 )
@@ -35,7 +33,6 @@ QWEN3_VL = Family(
     architectures=("Qwen3VLForConditionalGeneration",),
     model_types=("qwen3_vl_text",),
     read_config=read_qwen3,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS},
     gguf=GgufFamily("qwen3vl", _KEYS, llama_like_values),
 )
@@ -44,7 +41,6 @@ QWEN3_VL_MOE = Family(
     architectures=("Qwen3VLMoeForConditionalGeneration",),
     model_types=("qwen3_vl_moe_text",),
     read_config=_read_qwen3_vl_moe,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **QK_NORM_WEIGHTS, **mixture.EXPERT_WEIGHTS},
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(

@@ -7,7 +7,7 @@ from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.models.config_json import Windows, attention_biases, llama_like, mixed_windows
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import LLAMA_KEYS
-from pellucid.models.llama import LlamaDecoder, llama_gguf_config
+from pellucid.models.llama import llama_gguf_config
 from pellucid.models.rope_config import FULL, SLIDING, read_rope
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
@@ -48,7 +48,6 @@ SMOLLM3 = Family(
     architectures=("SmolLM3ForCausalLM",),
     model_types=("smollm3",),
     read_config=_read_config,
-    decoder=LlamaDecoder,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
     gguf=GgufFamily("smollm3", LLAMA_KEYS, llama_gguf_config),
 )

@@ -8,7 +8,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.models.config_json import llama_like, same_rope
 from pellucid.models.family import Family, GgufFamily
 from pellucid.models.gguf_metadata import EPSILON, ROPE_KEYS, GgufMetadata, llama_like_values
-from pellucid.models.llama import LayerNormDecoder
+from pellucid.models.llama_decoder import LayerNormDecoder
 from pellucid.models.stored_weights import LLAMA_WEIGHTS
 
 
