@@ -103,7 +103,7 @@ def test_a_draft_model_with_windows_frees_what_has_left_them(tmp_path: Path) -> 
     while running.has_unfinished_requests:
         running.step()
         manager = proposer._blocks
-        held += [manager.num_blocks(twin) for twin in proposer._twins.values()]
+        held += [manager.num_blocks(twin.own) for twin in proposer._twins.values()]
         manager.check_integrity()
     assert max(held) <= block_needs(model.config, 16, 16).most(190 + 4)
 

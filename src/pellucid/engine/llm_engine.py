@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import cast
 
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_core import EngineCore
@@ -47,7 +46,7 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixListener
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.speculation.proposers.draft_model import DraftBlocks, DraftModel
+from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.speculation.speculation import make_speculation
 
@@ -459,7 +458,7 @@ def _make_draft_model(
     )
     return DraftModel(
         ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),
-        cast(DraftBlocks, manager),  # which takes twins like requests: see there
+        manager,
         vocab_size,
         config.max_num_batched_tokens,
         draft.config.context_length,

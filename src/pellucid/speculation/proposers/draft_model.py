@@ -1,60 +1,28 @@
 """The draft-model proposer: a smaller model with the same tokenizer, which draws with the same noise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple
 
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import ModelRunner
-from pellucid.scheduling.block_ops import BlockOp
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import (
-    BlockIds,
-    ScheduledRequest,
-    SchedulerOutput,
-    StartedRequest,
-)
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 from pellucid.speculation.proposers.common_vocabulary import CommonVocabulary
 from pellucid.speculation.proposers.proposer import Proposer
 
 
-@dataclass(eq=False, slots=True)
-class Twin:
-    """What the draft model knows of a request.
+class Twin(NamedTuple):
+    """A request, and the draft model's own one.
 
     Attributes:
-        request: which it guesses for.
-        token_ids: the request's text, then guesses of what follows.
-        num_guessed_tokens: of these.
-        num_computed_tokens: positions whose K and V are in the draft model's cache.
+        request: whose next tokens are guessed.
+        own: with the same text, whose drafts are the guesses. No scheduler knows of it.
     """
 
     request: Request
-    token_ids: list[int]
-    num_guessed_tokens: int = 0
-    num_computed_tokens: int = 0
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-
-class DraftBlocks(Protocol):
-    """Allocates blocks of the draft model's cache: the part of `KVCacheManager` that `DraftModel` needs. Without a
-    prefix cache, ids and numbers of computed tokens are all that it looks at."""
-
-    def take_block_ops(self) -> tuple[BlockOp, ...]: ...
-    def allocate(self, request: Twin, num_tokens: int) -> bool: ...
-    def block_tables(self, request: Twin) -> BlockIds: ...
-    def state_slot(self, request: Twin) -> int: ...
-    def checkpoint(self, request: Twin) -> None: ...
-    def rewind(self, request: Twin, num_tokens: int) -> int: ...
-    def free_out_of_window(self, request: Twin) -> None: ...
-    def forget(self, request: Twin) -> None: ...
+    own: Request
 
 
 class DraftModel(Proposer):
@@ -70,7 +38,7 @@ class DraftModel(Proposer):
 
     Args:
         model_runner: of the draft model.
-        blocks: of the draft model's cache.
+        blocks: of the draft model's cache, without a prefix cache.
         vocab_size: of the model: no other tokens are drafted.
         max_num_batched_tokens: most tokens of texts that one call reads: a long prompt is read in chunks,
             and has drafts once it is read.
@@ -81,7 +49,7 @@ class DraftModel(Proposer):
     def __init__(
         self,
         model_runner: ModelRunner,
-        blocks: DraftBlocks,
+        blocks: KVCacheManager,
         vocab_size: int,
         max_num_batched_tokens: int,
         max_model_len: int,
@@ -126,18 +94,17 @@ class DraftModel(Proposer):
         ready = {name: twins[name] for name in self._read_texts(twins, wanted)}
         drafts: dict[str, list[int]] = {name: [] for name in ready}
         while ready:
-            for name, token_id in self._step(list(ready.values())).items():
-                twins[name].token_ids.append(token_id)
-                twins[name].num_guessed_tokens += 1
+            for name, token_id in self._step([twin.own for twin in ready.values()]).items():
+                twins[name].own.draft_token_ids += (token_id,)
                 drafts[name].append(token_id)
             ready = {
                 name: twin
                 for name, twin in ready.items()
                 if len(drafts[name]) < wanted[name]
-                and twin.num_computed_tokens < twin.num_tokens
-                and self._allocate(twin, twin.num_tokens, twins)
+                and twin.own.num_computed_tokens < twin.own.num_tokens
+                and self._allocate(twin, twin.own.num_tokens, twins)
             }
-            self._checkpoint([twin for name, twin in ready.items() if len(drafts[name]) == 1])
+            self._checkpoint([twin.own for name, twin in ready.items() if len(drafts[name]) == 1])
         return drafts
 
     def forget(self, requests: Sequence[Request]) -> None:
@@ -146,7 +113,7 @@ class DraftModel(Proposer):
                 del self._foreign[request.request_id]
             twin = self._twins.get(request.request_id)
             if twin is not None and twin.request is request:
-                self._forget(twin.request_id)
+                self._forget(request.request_id)
 
     def _twin(self, request: Request) -> Twin | None:
         """The request's twin, with its text and as much of it computed as is still right, but the last token; None
@@ -164,40 +131,43 @@ class DraftModel(Proposer):
             if not self._common.can_draft(request):
                 self._foreign[name] = request
                 return None
-            twin = Twin(request, [*request.prompt_token_ids])
-            self._model_runner.follow(SchedulerOutput(started=(self._started(request),)))
+            twin = Twin(request, self._own_request(request))
+            started = self._common.restricted(twin.own.started())
+            self._model_runner.follow(SchedulerOutput(started=(started,)))
         else:
             del self._twins[name]
         self._twins[name] = twin  # behind the others
-        num_right = twin.num_tokens - twin.num_guessed_tokens  # the text of the last call
-        drafts = twin.token_ids[num_right:]
-        new = request.output_token_ids[num_right - request.num_prompt_tokens :]
+        own = twin.own
+        num_right, drafts = own.num_known_tokens, own.draft_token_ids  # of the last call
+        new = request.output_token_ids[own.num_output_tokens :]
         if not self._common.has_all(new):
             self._forget(name)
             self._foreign[name] = request
             return None
-        num_right_drafts = _num_equal(drafts, new)
-        twin.token_ids[num_right:] = new
-        twin.num_guessed_tokens = 0
-        num_computed = min(
-            twin.num_computed_tokens, num_right + num_right_drafts, twin.num_tokens - 1
-        )
-        twin.num_computed_tokens = self._blocks.rewind(twin, num_computed)
-        self._blocks.free_out_of_window(twin)
+        own.output_token_ids += new
+        own.draft_token_ids = ()
+        num_right += _num_equal(drafts, tuple(new))
+        num_computed = min(own.num_computed_tokens, num_right, own.num_tokens - 1)
+        own.num_computed_tokens = self._blocks.rewind(own, num_computed)
+        self._blocks.free_out_of_window(own)
         return twin
 
-    def _started(self, request: Request) -> StartedRequest:
-        """What the draft model draws a request's tokens by."""
-        started = request.started()
-        grammar, budget = started.grammar, started.thinking_budget
-        twin = replace(
-            started,
-            params=replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None),
-            grammar=None if grammar is None else grammar.copy(),
-            thinking_budget=None if budget is None else budget.copy(),
-            output_token_ids=(),
+    def _own_request(self, request: Request) -> Request:
+        """A request for the draft model that has no output yet, and draws as `request` does."""
+        grammar, budget = request.grammar, request.thinking_budget
+        return Request(
+            request.request_id,
+            request.prompt_token_ids,
+            replace(request.params, n=1, best_of=None, logprobs=None, prompt_logprobs=None),
+            request.seed,
+            request.arrival_time,
+            request.max_tokens,
+            request.eos_token_ids,
+            request.bad_words_token_ids,
+            None if grammar is None else grammar.copy(),
+            None if budget is None else budget.copy(),
+            request.index,
         )
-        return self._common.restricted(twin)
 
     def _read_texts(self, twins: Mapping[str, Twin], wanted: Mapping[str, int]) -> list[str]:
         """Allocates blocks for texts and drafts, and computes texts up to their last token.
@@ -210,25 +180,26 @@ class DraftModel(Proposer):
         chunks: dict[str, ScheduledRequest] = {}
         for name, twin in twins.items():
             # The last draft is not computed.
-            if not self._allocate(twin, twin.num_tokens + wanted[name] - 1, twins):
+            own = twin.own
+            if not self._allocate(twin, own.num_tokens + wanted[name] - 1, twins):
                 continue
-            num_missing = twin.num_tokens - twin.num_computed_tokens
+            num_missing = own.num_tokens - own.num_computed_tokens
             if num_missing - 1 <= budget:
                 budget -= num_missing - 1
                 ready.append(name)
             elif budget > 0:
-                chunks[name] = self._scheduled(twin, budget, samples=False)
+                chunks[name] = self._scheduled(own, budget, samples=False)
                 budget = 0
         if chunks:
-            tables = [self._blocks.block_tables(twins[name]) for name in chunks]
+            tables = [self._blocks.block_tables(twins[name].own) for name in chunks]
             self._model_runner.execute([*chunks.values()], tables)
             for name, chunk in chunks.items():
-                twins[name].num_computed_tokens = chunk.end
-                self._blocks.free_out_of_window(twins[name])
+                twins[name].own.num_computed_tokens = chunk.end
+                self._blocks.free_out_of_window(twins[name].own)
         return ready
 
     def _allocate(self, twin: Twin, num_tokens: int, asked: Mapping[str, Twin]) -> bool:
-        while not self._blocks.allocate(twin, num_tokens):
+        while not self._blocks.allocate(twin.own, num_tokens):
             other = next((name for name in self._twins if name not in asked), None)
             if other is None:
                 return False
@@ -236,16 +207,16 @@ class DraftModel(Proposer):
         return True
 
     def _forget(self, name: str) -> None:
-        self._blocks.forget(self._twins.pop(name))
+        self._blocks.forget(self._twins.pop(name).own)
         self._model_runner.follow(SchedulerOutput(ended=(name,)))
 
-    def _checkpoint(self, twins: Sequence[Twin]) -> None:
+    def _checkpoint(self, twins: Sequence[Request]) -> None:
         """Keeps the recurrent states of twins whose next step computes a draft."""
         for twin in twins:
             self._blocks.checkpoint(twin)
         self._model_runner.transfer(self._blocks.take_block_ops())
 
-    def _step(self, twins: Sequence[Twin]) -> dict[str, int]:
+    def _step(self, twins: Sequence[Request]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""
         scheduled = [
             self._scheduled(twin, twin.num_tokens - twin.num_computed_tokens, samples=True)
@@ -262,20 +233,20 @@ class DraftModel(Proposer):
                 self._distributions.setdefault(name, []).append(distribution)
         return {name: token_ids[0] for name, token_ids in result.token_ids.items()}
 
-    def _scheduled(self, twin: Twin, num_tokens: int, samples: bool) -> ScheduledRequest:
+    def _scheduled(self, twin: Request, num_tokens: int, samples: bool) -> ScheduledRequest:
         start = twin.num_computed_tokens
         end = start + num_tokens
         return ScheduledRequest(
             twin.request_id,
             start,
             end,
-            twin.token_ids[start:end],
+            twin.token_ids(start, end),
             num_recomputed_tokens=0,
             num_draft_tokens=0,
             samplers=(twin.request_id,) if samples else (),
-            num_prompt_tokens=twin.request.num_prompt_tokens,
+            num_prompt_tokens=twin.num_prompt_tokens,
             state_slot=self._blocks.state_slot(twin),
-            num_guessed_tokens=twin.num_guessed_tokens,
+            num_guessed_tokens=len(twin.draft_token_ids),
         )
 
 
