@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 STAT_FILE = Path("/proc/stat")
@@ -13,6 +14,7 @@ _NICE_COLUMN = 2
 LONGEST_SECONDS = 5.0
 
 
+@dataclass(eq=False)
 class FreeCores:
     """Measures free cores between two calls, by the time that all programs and that this one have used.
 
@@ -23,17 +25,12 @@ class FreeCores:
         num_cpus: that this process may use.
     """
 
-    def __init__(
-        self,
-        busy_seconds: Callable[[], float | None],
-        own_seconds: Callable[[], float],
-        clock: Callable[[], float],
-        num_cpus: int,
-    ) -> None:
-        self._busy_seconds = busy_seconds
-        self._own_seconds = own_seconds
-        self._clock = clock
-        self._num_cpus = num_cpus
+    _busy_seconds: Callable[[], float | None]
+    _own_seconds: Callable[[], float]
+    _clock: Callable[[], float]
+    _num_cpus: int
+
+    def __post_init__(self) -> None:
         self._last: tuple[float, float, float] | None = None  # clock, busy, own
         self._has_measured = False
 

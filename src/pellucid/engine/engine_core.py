@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pellucid.engine.step_recorder import StepRecorder
@@ -59,6 +60,7 @@ class _BlocksLostError(Exception):
     """Moving blocks failed: the contents of blocks are undefined."""
 
 
+@dataclass(eq=False)
 class EngineCore:
     """Runs steps. An error there ends requests, not the engine.
 
@@ -73,26 +75,17 @@ class EngineCore:
         speculation: makes drafts; None: there are no drafts.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        model_runner: ModelRunner,
-        judge: Judge,
-        events: EventBus,
-        clock: Callable[[], float],
-        recorder: StepRecorder | None = None,
-        prefix_store: DiskPrefixStore | None = None,
-        speculation: Speculation | None = None,
-    ) -> None:
-        self.scheduler = scheduler
-        self.model_runner = model_runner
-        self.prefix_store = prefix_store
-        self.speculation = speculation
-        self._judge = judge
-        self._events = events
-        self._clock = clock
-        self._recorder = recorder
-        self._kv_cache_manager = scheduler.kv_cache_manager
+    scheduler: Scheduler
+    model_runner: ModelRunner
+    _judge: Judge
+    _events: EventBus
+    _clock: Callable[[], float]
+    _recorder: StepRecorder | None = None
+    prefix_store: DiskPrefixStore | None = None
+    speculation: Speculation | None = None
+
+    def __post_init__(self) -> None:
+        self._kv_cache_manager = self.scheduler.kv_cache_manager
 
     def step(self) -> CoreOutput:
         """Computes one step. If the forward fails, all requests of the step end. If moving blocks fails, block

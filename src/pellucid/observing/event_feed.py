@@ -3,6 +3,7 @@ they missed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass
 from threading import Lock
 from typing import final
 
@@ -120,6 +121,7 @@ class EventFeed:
 
 
 @final
+@dataclass(eq=False)
 class FeedReader:
     """One reader of a feed, at its own pace. `EventFeed.read` makes it.
 
@@ -128,19 +130,11 @@ class FeedReader:
         last_seq: of the last event that it was given or that it missed; None: none yet.
     """
 
-    def __init__(
-        self,
-        feed: EventFeed,
-        interest: Interest,
-        position: int,
-        last_seq: int | None = None,
-        is_missing: bool = False,
-    ) -> None:
-        self.interest = interest
-        self.last_seq = last_seq
-        self._feed = feed
-        self._position = position
-        self._is_missing = is_missing  # events between the last one and `position`
+    _feed: EventFeed
+    interest: Interest
+    _position: int
+    last_seq: int | None = None
+    _is_missing: bool = False  # events between the last one and `_position`
 
     def take(self) -> list[EventRecord]:
         """The wanted events since the last call; never waits.

@@ -1,5 +1,6 @@
 """Admission: plans which blocks a waiting request gets, and gives it these blocks."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pellucid.facts.formulas import BlockNeeds
@@ -49,11 +50,12 @@ class AdmissionPlan(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class Admission:
     """Makes plans, and carries them out: extends the block tables of requests with blocks that need no computation.
 
     Args:
-        block_pool: owns the blocks.
+        pool: owns the blocks.
         states: restores the recurrent states at the end of the blocks; None: the model has none.
         finder: finds the blocks.
         needs: says which blocks a token sees.
@@ -61,21 +63,12 @@ class Admission:
         seals_restored: whether full blocks are published once they are brought back.
     """
 
-    def __init__(
-        self,
-        block_pool: BlockPool,
-        states: RecurrentStates | None,
-        finder: PrefixFinder,
-        needs: BlockNeeds,
-        block_ops: list[BlockOp],
-        seals_restored: bool,
-    ) -> None:
-        self._pool = block_pool
-        self._states = states
-        self._finder = finder
-        self._needs = needs
-        self._block_ops = block_ops
-        self._seals_restored = seals_restored
+    _pool: BlockPool
+    _states: RecurrentStates | None
+    _finder: PrefixFinder
+    _needs: BlockNeeds
+    _block_ops: list[BlockOp]
+    _seals_restored: bool
 
     def start_reading(self, tables: RequestTables, reads: PrefixReads) -> bool:
         """`KVCacheManager.start_reading`."""

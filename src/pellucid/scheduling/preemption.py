@@ -1,6 +1,7 @@
 """Preemption: decides which requests give their blocks, or their seat, to another request."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pellucid.scheduling.fair_shares import Claims, FairShares
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -8,6 +9,7 @@ from pellucid.scheduling.request import Key, Request, RequestStatus
 from pellucid.scheduling.request_queues import RequestQueues
 
 
+@dataclass(eq=False)
 class Preemption:
     """Decides who gives blocks when too few are free, and who gives a seat.
 
@@ -21,17 +23,10 @@ class Preemption:
         max_num_seqs: seats.
     """
 
-    def __init__(
-        self,
-        kv_cache_manager: KVCacheManager,
-        queues: RequestQueues,
-        shares: FairShares,
-        max_num_seqs: int,
-    ) -> None:
-        self._kv_cache_manager = kv_cache_manager
-        self._queues = queues
-        self._shares = shares
-        self._max_num_seqs = max_num_seqs
+    _kv_cache_manager: KVCacheManager
+    _queues: RequestQueues
+    _shares: FairShares
+    _max_num_seqs: int
 
     def _claims(self) -> Claims | None:
         """What each caller has; None if there is one caller."""

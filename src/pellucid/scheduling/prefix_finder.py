@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
@@ -79,6 +80,7 @@ class BlocksToRead(NamedTuple):
     num_blocks: int
 
 
+@dataclass(eq=False)
 class PrefixFinder:
     """Finds the longest prefix of a request that needs no computation. It takes no blocks.
 
@@ -86,27 +88,21 @@ class PrefixFinder:
     states at its end.
 
     Args:
-        block_pool: has the prefix index.
+        pool: has the prefix index.
         offload: what is in the swap file, and what was read from the prefix store; None: there is neither.
         states: has the snapshots of recurrent states; None: the model has none.
         needs: says which blocks a token sees.
         is_enabled: whether a request may find sealed blocks.
     """
 
-    def __init__(
-        self,
-        block_pool: BlockPool,
-        offload: Offload | None,
-        states: RecurrentStates | None,
-        needs: BlockNeeds,
-        is_enabled: bool,
-    ) -> None:
-        self._pool = block_pool
-        self._index = block_pool.index
-        self._offload = offload
-        self._states = states
-        self._needs = needs
-        self._is_enabled = is_enabled
+    _pool: BlockPool
+    _offload: Offload | None
+    _states: RecurrentStates | None
+    _needs: BlockNeeds
+    _is_enabled: bool
+
+    def __post_init__(self) -> None:
+        self._index = self._pool.index
         self._found: dict[str, FoundPrefix] = {}  # by request_id
 
     @property

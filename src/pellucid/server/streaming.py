@@ -118,6 +118,7 @@ class StreamWriter(ABC):
         return SSE_KEEPALIVE
 
 
+@dataclass(eq=False)
 class CompletionsReply:
     """The reply that streams the completions of a request.
 
@@ -130,17 +131,13 @@ class CompletionsReply:
         progress: makes a frame of the progress before the first token; None: the client did not ask.
     """
 
-    def __init__(
-        self,
-        generation: Generation,
-        writer: StreamWriter,
-        progress: Callable[["Progress"], bytes] | None = None,
-    ) -> None:
-        self.media_type = writer.media_type
-        self.keepalive = writer.keepalive
-        self._generation = generation
-        self._writer = writer
-        self._progress = progress
+    _generation: Generation
+    _writer: StreamWriter
+    _progress: Callable[["Progress"], bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.media_type = self._writer.media_type
+        self.keepalive = self._writer.keepalive
 
     async def send_to(self, sender: ReplySender) -> bytes:
         generation, writer = self._generation, self._writer

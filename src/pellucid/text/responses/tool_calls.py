@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import regex
@@ -338,20 +339,16 @@ def literal_ending(pattern: str) -> str:
     return pattern[start + 1 :] if pattern[:start].endswith("\\") else pattern[start:]
 
 
+@dataclass(eq=False)
 class _WholeReader:
     """Reads any form at the end of its region."""
 
-    def __init__(
-        self,
-        start: _Start,
-        field: ResponseField,
-        paths: CallPaths,
-        captures: Mapping[str, str],
-    ) -> None:
-        self._start = start
-        self._field = field
-        self._paths = paths
-        self._captures = captures
+    _start: _Start
+    _field: ResponseField
+    _paths: CallPaths
+    _captures: Mapping[str, str]
+
+    def __post_init__(self) -> None:
         self._pieces: list[str] = []
 
     def push(self, text: str) -> tuple[list[ResponseDelta], int]:
