@@ -16,6 +16,50 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.memory.engine_plan import EnginePlan, max_model_len
 
 MEASURED = "_measured"  # ends the names of times as measured here
+# Unit and formula, of a step of prefill and of decode.
+_OF_STEPS: Mapping[str, tuple[str, str]] = {
+    "weight_bytes": (
+        "B",
+        "weights - embedding rows - experts that no token chooses: n * (1 - k/n)^q of n",
+    ),
+    "flops": ("FLOP", "2*P*q + 4*L*Hq*d*pairs + head"),
+    "bytes": ("B", "weights + K and V read and written"),
+    "intensity": ("FLOP/B", "FLOPs / bytes"),
+    "seconds": ("s", "max(FLOPs / F, bytes / W)"),
+}
+_FITTED = "sum over kinds of work: amount * seconds of a unit, fitted to runs of pellucid bench"
+_KV_BLOCKS = (
+    "floor(((memory - weights) * u - scratch - states) / bytes of a block), at most what S requests of c tokens hold;"
+    " or as the settings say"
+)
+# Unit and formula of each number, in words of its inputs. One that ends in MEASURED has those of the same name without.
+_FORMULAS: Mapping[str, tuple[str, str]] = {
+    "parameters": ("", "matrices of all layers + embeddings"),
+    "active_parameters": ("", "matrices that a token passes + head"),
+    "weight_bytes": ("B", "bytes of all weights, scales included"),
+    "kv_bytes_per_token": ("B", "sum over layers of 2 * Hkv * d * b"),
+    "kv_blocks_per_request": ("", "ceil(n / s)"),
+    "state_bytes_per_request": ("B", "sum over recurrent layers of 4 * numbers of a state"),
+    "kv_bytes_per_request": ("B", "blocks * bytes of a block"),
+    "kv_bytes_batch": ("B", "B * bytes of a request"),
+    "kv_blocks": ("", _KV_BLOCKS),
+    "requests_that_fit": ("", "min(S, floor(blocks / blocks of a request))"),
+    "longest_context": ("token", "longest n up to c whose blocks fit"),
+    "bandwidth": ("B/s", "of the machine"),
+    "peak": ("FLOP/s", "of the machine"),
+    "ridge": ("FLOP/B", "F / W"),
+    **{f"{step}_{name}": row for step in ("prefill", "decode") for name, row in _OF_STEPS.items()},
+    "first_token_seconds": ("s", "prefill of one prompt, no queue"),
+    f"first_token_seconds{MEASURED}": ("s", _FITTED),
+    f"decode_seconds{MEASURED}": ("s", _FITTED),
+    "tokens_per_second": ("token/s", "B / decode step"),
+    "request_seconds": ("s", "prefill + (T - 1) * decode step at the longest context"),
+    "price_per_million_tokens": ("price/Mtoken", "price an hour / (3600 * tokens/s) * 1e6"),
+    "cached_token_passes": ("token", "N + T - 1"),
+    "naive_token_passes": ("token", "N*T + T*(T - 1)/2"),
+    "tokens_per_round": ("token", "(1 - a^(k+1)) / (1 - a)"),
+    "draft_speedup": ("x", "E / (k*c + v)"),
+}
 
 
 @dataclass(frozen=True)
@@ -112,59 +156,31 @@ class _Sheet:
     def __init__(self) -> None:
         self.numbers: list[Number] = []
 
-    def add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        provenance: Provenance,
-        formula: str,
-        **inputs: float | str,
-    ) -> float:
-        """Adds a number, and returns its value."""
+    def add(self, name: str, value: float, provenance: Provenance, **inputs: float | str) -> float:
+        """Adds a number, and returns its value. An input `formula` stands in place of that of `_FORMULAS`."""
+        unit, formula = _FORMULAS.get(name) or _FORMULAS[name.removesuffix(MEASURED)]
+        formula = str(inputs.pop("formula", formula))
         self.numbers.append(Number(name, value, unit, provenance, formula, inputs))
         return value
 
-    def count(
-        self, name: str, value: float, unit: str, formula: str, **inputs: float | str
-    ) -> float:
+    def count(self, name: str, value: float, **inputs: float | str) -> float:
         """Adds a number that is exact."""
-        return self.add(name, value, unit, "C", formula, **inputs)
+        return self.add(name, value, "C", **inputs)
 
-    def estimate(
-        self, name: str, value: float, unit: str, formula: str, **inputs: float | str
-    ) -> float:
+    def estimate(self, name: str, value: float, **inputs: float | str) -> float:
         """Adds a number that is estimated."""
-        return self.add(name, value, unit, "E", formula, **inputs)
+        return self.add(name, value, "E", **inputs)
 
 
 def _add_size(sheet: _Sheet, model: PlannedModel) -> None:
     """Parameters, and the bytes of weights."""
-    layers = formulas.matrix_parameters(model.config)
-    embeddings = formulas.embedding_parameters(model.config)
-    sheet.count(
-        "parameters",
-        layers + embeddings,
-        "",
-        "matrices of all layers + embeddings",
-        layers=layers,
-        embeddings=embeddings,
-    )
-    sheet.count(
-        "active_parameters",
-        _active_parameters(model.config),
-        "",
-        "matrices that a token passes + head",
-        layers=formulas.active_matrix_parameters(model.config),
-        head=model.config.vocab_size * model.config.hidden_size,
-    )
-    sheet.count(
-        "weight_bytes",
-        model.weight_bytes,
-        "B",
-        "bytes of all weights, scales included",
-        quantization=model.settings.quantization,
-    )
+    config = model.config
+    layers = formulas.matrix_parameters(config)
+    embeddings = formulas.embedding_parameters(config)
+    sheet.count("parameters", layers + embeddings, layers=layers, embeddings=embeddings)
+    layers, head = formulas.active_matrix_parameters(config), config.vocab_size * config.hidden_size
+    sheet.count("active_parameters", layers + head, layers=layers, head=head)
+    sheet.count("weight_bytes", model.weight_bytes, quantization=model.settings.quantization)
 
 
 def _active_parameters(model: ModelConfig) -> int:
@@ -178,50 +194,38 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     sheet.count(
         "kv_bytes_per_token",
         position,
-        "B",
-        "sum over layers of 2 * Hkv * d * b",
         kv_cache_dtype=settings.kv_cache_dtype,
         layers=len(config.layers),
         n_kv=config.attentions[0].num_kv_heads,
         head_dim=config.attentions[0].head_dim,
     )
     needs = block_needs(config, settings.block_size, settings.max_num_batched_tokens)
+    by_groups = "sum over groups of ceil(n / s), at most a window and a step of m tokens"
     blocks = sheet.count(
         "kv_blocks_per_request",
         needs.most(work.num_positions),
-        "",
-        "ceil(n / s)"
-        if needs.windows == (None,)
-        else "sum over groups of ceil(n / s), at most a window and a step of m tokens",
         n=work.num_positions,
         s=settings.block_size,
         m=settings.max_num_batched_tokens,
+        **({} if needs.windows == (None,) else {"formula": by_groups}),
     )
     states = formulas.state_bytes(config)
     if states:
-        sheet.count(
-            "state_bytes_per_request",
-            states,
-            "B",
-            "sum over recurrent layers of 4 * numbers of a state",
-            layers=sum(layer.recurrence is not None for layer in config.layers),
-        )
+        recurrent = sum(layer.recurrence is not None for layer in config.layers)
+        sheet.count("state_bytes_per_request", states, layers=recurrent)
     block_bytes = model.models.model.backend.kv_bytes_per_block(
         config, settings.block_size, settings.kv_cache_dtype
     )
     per_request = sheet.count(
         "kv_bytes_per_request",
         blocks * block_bytes + states,
-        "B",
-        "blocks * bytes of a block" + (" + states" if states else ""),
         blocks=blocks,
         block_bytes=block_bytes,
         states=states,
         by_formula=work.num_positions * position + states,
+        **({"formula": "blocks * bytes of a block + states"} if states else {}),
     )
-    sheet.count(
-        "kv_bytes_batch", work.batch * per_request, "B", "B * bytes of a request", B=work.batch
-    )
+    sheet.count("kv_bytes_batch", work.batch * per_request, B=work.batch)
 
 
 def _add_memory(
@@ -237,9 +241,6 @@ def _add_memory(
     blocks = sheet.count(
         "kv_blocks",
         0 if memory is None else memory.num_blocks,
-        "",
-        "floor(((memory - weights) * u - scratch - states) / bytes of a block), at most what S requests of c tokens"
-        " hold; or as the settings say",
         memory=memory_bytes,
         weights=model.weight_bytes,
         u=settings.memory_utilization,
@@ -249,24 +250,11 @@ def _add_memory(
         c=model.config.context_length,
         decided_by="no room" if memory is None else memory.decided_by,
     )
-    sheet.count(
-        "requests_that_fit",
-        0 if plan is None else plan.num_requests(work.num_positions),
-        "",
-        "min(S, floor(blocks / blocks of a request))",
-        S=settings.max_num_seqs,
-        blocks=blocks,
-        memory=memory_bytes,
-    )
-    sheet.count(
-        "longest_context",
-        0 if memory is None else memory.max_model_len,
-        "token",
-        "longest n up to c whose blocks fit",
-        c=max_model_len(model.settings, model.config),
-        blocks=blocks,
-        memory=memory_bytes,
-    )
+    fitting = 0 if plan is None else plan.num_requests(work.num_positions)
+    given = {"blocks": blocks, "memory": memory_bytes}
+    sheet.count("requests_that_fit", fitting, S=settings.max_num_seqs, **given)
+    longest = 0 if memory is None else memory.max_model_len
+    sheet.count("longest_context", longest, c=max_model_len(settings, model.config), **given)
 
 
 def _read_share(model: PlannedModel, num_tokens: int) -> float:
@@ -282,10 +270,9 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     """The roofline of prefill and decode, and the times and the price that follow."""
     config, weight_bytes = model.config, model.models.model.weight_bytes
     bandwidth, peak = machine.bandwidth_bytes_per_second, machine.flops_per_second
-    source = {"machine": machine.name}
-    sheet.add("bandwidth", bandwidth, "B/s", machine.provenance, "of the machine", **source)
-    sheet.add("peak", peak, "FLOP/s", machine.provenance, "of the machine", **source)
-    sheet.estimate("ridge", peak / bandwidth, "FLOP/B", "F / W", F=peak, W=bandwidth)
+    sheet.add("bandwidth", bandwidth, machine.provenance, machine=machine.name)
+    sheet.add("peak", peak, machine.provenance, machine=machine.name)
+    sheet.estimate("ridge", peak / bandwidth, F=peak, W=bandwidth)
 
     def add_step(name: str, start: int, end: int, num_requests: int) -> float:
         """The step that computes positions start .. end - 1 of each request."""
@@ -294,29 +281,17 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
         weights = sheet.add(
             f"{name}_weight_bytes",
             weight_bytes * _read_share(model, num_tokens),
-            "B",
             "E" if any(layer.experts for layer in config.layers) else "C",
-            "weights - embedding rows - experts that no token chooses: n * (1 - k/n)^q of n",
             weights=weight_bytes,
             q=num_tokens,
         )
         moved = weights + num_requests * kv_bytes(start, end)
-        sheet.count(
-            f"{name}_flops",
-            flops,
-            "FLOP",
-            "2*P*q + 4*L*Hq*d*pairs + head",
-            P=_active_parameters(config),
-        )
-        sheet.count(
-            f"{name}_bytes", moved, "B", "weights + K and V read and written", weights=weights
-        )
-        sheet.count(f"{name}_intensity", flops / moved, "FLOP/B", "FLOPs / bytes")
+        sheet.count(f"{name}_flops", flops, P=_active_parameters(config))
+        sheet.count(f"{name}_bytes", moved, weights=weights)
+        sheet.count(f"{name}_intensity", flops / moved)
         return sheet.estimate(
             f"{name}_seconds",
             max(flops / peak, moved / bandwidth),
-            "s",
-            "max(FLOPs / F, bytes / W)",
             F=peak,
             W=bandwidth,
             bound="compute" if flops / peak > moved / bandwidth else "memory",
@@ -326,7 +301,7 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)
     decode = add_step("decode", context - 1, context, num_requests=work.batch)
-    sheet.estimate("first_token_seconds", prefill, "s", "prefill of one prompt, no queue")
+    sheet.estimate("first_token_seconds", prefill)
     _add_times(sheet, work, prefill, decode, "")
 
 
@@ -339,13 +314,9 @@ def _add_measured_speed(
 
     def add_steps(name: str, steps: Sequence[Step]) -> float:
         counted = step_work.of(steps)
-        return sheet.estimate(
-            f"{name}_seconds{MEASURED}",
-            predicted_seconds(speed, counted),
-            "s",
-            "sum over kinds of work: amount * seconds of a unit, fitted to runs of pellucid bench",
-            **{kind: amount for kind, amount in counted.items() if amount},
-        )
+        amounts = {kind: amount for kind, amount in counted.items() if amount}
+        seconds = predicted_seconds(speed, counted)
+        return sheet.estimate(f"{name}_seconds{MEASURED}", seconds, **amounts)
 
     chunk = model.settings.max_num_batched_tokens
     prefill = add_steps("first_token", steps_of(Prefill(work.prompt), chunk))
@@ -355,57 +326,22 @@ def _add_measured_speed(
 
 def _add_times(sheet: _Sheet, work: Workload, prefill: float, decode: float, suffix: str) -> None:
     """What follows from the seconds of a prompt and of a decode step."""
-    rate = sheet.estimate(
-        f"tokens_per_second{suffix}",
-        work.batch / decode,
-        "token/s",
-        "B / decode step",
-        B=work.batch,
-    )
-    sheet.estimate(
-        f"request_seconds{suffix}",
-        prefill + (work.output - 1) * decode,
-        "s",
-        "prefill + (T - 1) * decode step at the longest context",
-        T=work.output,
-    )
-    if work.price_per_hour:
-        sheet.estimate(
-            f"price_per_million_tokens{suffix}",
-            work.price_per_hour / (3600 * rate) * 1e6,
-            "price/Mtoken",
-            "price an hour / (3600 * tokens/s) * 1e6",
-            price=work.price_per_hour,
-        )
+    rate = sheet.estimate(f"tokens_per_second{suffix}", work.batch / decode, B=work.batch)
+    whole = prefill + (work.output - 1) * decode
+    sheet.estimate(f"request_seconds{suffix}", whole, T=work.output)
+    if price := work.price_per_hour:
+        per_million = price / (3600 * rate) * 1e6
+        sheet.estimate(f"price_per_million_tokens{suffix}", per_million, price=price)
 
 
 def _add_token_passes(sheet: _Sheet, work: Workload) -> None:
     """Tokens that pass through the model for an answer, with and without a KV cache."""
-    for name, use_cache, formula in (
-        ("cached", True, "N + T - 1"),
-        ("naive", False, "N*T + T*(T - 1)/2"),
-    ):
+    for name, use_cache in (("cached", True), ("naive", False)):
         passes = formulas.token_passes(work.prompt, work.output, use_cache)
-        sheet.count(f"{name}_token_passes", passes, "token", formula, N=work.prompt, T=work.output)
+        sheet.count(f"{name}_token_passes", passes, N=work.prompt, T=work.output)
 
 
 def _add_speculation(sheet: _Sheet, work: Workload) -> None:
-    a, k = work.acceptance, work.num_drafts
-    sheet.estimate(
-        "tokens_per_round",
-        formulas.expected_tokens(a, k),
-        "token",
-        "(1 - a^(k+1)) / (1 - a)",
-        a=a,
-        k=k,
-    )
-    sheet.estimate(
-        "draft_speedup",
-        formulas.draft_speedup(a, k, work.draft_cost, work.verify_cost),
-        "x",
-        "E / (k*c + v)",
-        a=a,
-        k=k,
-        c=work.draft_cost,
-        v=work.verify_cost,
-    )
+    a, k, c, v = work.acceptance, work.num_drafts, work.draft_cost, work.verify_cost
+    sheet.estimate("tokens_per_round", formulas.expected_tokens(a, k), a=a, k=k)
+    sheet.estimate("draft_speedup", formulas.draft_speedup(a, k, c, v), a=a, k=k, c=c, v=v)
