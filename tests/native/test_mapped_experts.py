@@ -71,6 +71,9 @@ def test_a_step_tells_the_bytes_of_the_experts_that_it_read(
     )
     assert experts is not None
     read = weights.expert_bytes * experts.num_chosen // experts.num_experts  # of one row
+    plan, config = llm.engine.memory_plan, llm.engine.config
+    position = plan.bytes_per_block // config.block_size
+    assert [step.kv_write_bytes for step in steps] == [position] * 3
     assert [step.w_bytes for step in steps] == [weights.num_bytes(with_head=True) + read] * 3
 
 

@@ -140,7 +140,15 @@ def test_the_grammar_of_a_custom_tool_is_kept(family: str) -> None:
     [
         ({"type": "custom", "name": "a", "format": {"type": "xml"}}, "tools.format.type='xml'"),
         (
-            {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "bnf"}},
+            {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "lark"}},
+            "must have a syntax, 'lark' or 'regex'",
+        ),
+        (
+            {
+                "type": "custom",
+                "name": "a",
+                "format": {"type": "grammar", "syntax": "bnf", "definition": 'start: "b"'},
+            },
             "must have a syntax, 'lark' or 'regex'",
         ),
         (

@@ -68,7 +68,13 @@ def test_a_directory(
         tmp_path / "here", "llama", num_shards=num_shards, config_overrides={"vocab_size": 9000}
     )
     monkeypatch.setattr(hub_stand_ins, "_SAFETENSORS_PIECE_BYTES", piece_bytes)
-    hub.files = {**files_of(here), "pytorch_model.bin": b"pickle" * 100}
+    tokens = b'{"added_tokens": []}'
+    others = {"pytorch_model.bin": b"pickle" * 100, "tokenizer.json": tokens}
+    hub.files = {**files_of(here), **others}
+    assert opened(MODEL) == opened_here(here)
+    with find_headers(MODEL) as location:
+        assert (location.path / "tokenizer.json").read_bytes() == tokens
+    hub.num_sent.clear()
     assert opened(MODEL) == opened_here(here)
     sent = {name: num for name, num in hub.num_sent.items() if name.endswith(".safetensors")}
     assert len(sent) == num_shards

@@ -147,6 +147,22 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def test_answers_that_become_one_keep_their_reasoning() -> None:
+    template = (
+        "{% for m in messages %}{% if not loop.first and loop.previtem.role == m.role %}"
+        "{{ raise_exception('twice') }}{% endif %}{{ m.role }}: ({{ m.reasoning_content }}) {{ m.content }};"
+        "{% endfor %}"
+    )
+    model = Tokenizer(KINDS["sentencepiece_bpe"](), 1000, {}, template)
+    messages = [
+        ALTERNATE[0],
+        said("assistant", "A1", reasoning="R1"),
+        said("assistant", "A2", reasoning="R2"),
+    ]
+    written = model.apply_chat_template(messages, add_generation_prompt=False)
+    assert written == "user: () Q1;assistant: (R1\n\nR2) A1\n\nA2;"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_conversations_as_a_template_writes_them(family: str) -> None:
     """Nothing is lost, and everything is where and how the template takes it."""

@@ -50,13 +50,11 @@ class SharedEngine:
                 "the engine is running a step: a subscriber to its events cannot call it"
             )
         self._turns.acquire()
-        if self._abandoned:
-            self._abort_abandoned()
+        self._abort_abandoned()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._abandoned:
-            self._abort_abandoned()
+        self._abort_abandoned()
         self._turns.release()
 
     def add(

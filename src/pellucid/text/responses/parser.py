@@ -187,7 +187,6 @@ class ResponseParser:
                 continue
             if not at_end and (match.partial or self._can_grow(delimiter, match)):
                 certain = min(certain, match.start())
-                continue
             captures = {name: text for name, text in match.groupdict().items() if text is not None}
             found = _Found(match.start(), match.end(), opens, drops, captures)
             if best is None or (found.start, -found.end) < (best.start, -best.end):

@@ -104,8 +104,8 @@ class ResponseTemplate:
     """A compiled template.
 
     Attributes:
-        fields: those that something opens, in order.
-        implicit: the field for all other text; None if such text is dropped.
+        fields: in order.
+        implicit: of these, the one that nothing opens, for all other text; None: such text is dropped.
         start: where an answer begins within a prompt.
         source: the template as it was given.
     """
@@ -140,18 +140,11 @@ class ResponseTemplate:
         start = _delimiter(source, "start_anchor", "start_anchor_pattern", name)
         if start is None:
             raise ValueError(f"{name}: start_anchor or start_anchor_pattern is missing")
-        return cls(
-            tuple(field for field in fields if field.open is not None),
-            implicit[0] if implicit else None,
-            start,
-            source,
-        )
+        return cls(tuple(fields), implicit[0] if implicit else None, start, source)
 
     def mentions(self, text: str) -> bool:
         """Whether a delimiter has this text, so that the parser must see it."""
         delimiters = [d for field in self.fields for d in (field.open, field.close)]
-        if self.implicit is not None:
-            delimiters.append(self.implicit.close)
         return any(
             text in literal
             for delimiter in delimiters
