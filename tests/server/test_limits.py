@@ -12,6 +12,8 @@ from pellucid.server.api_keys import ANYONE, Caller, Role
 from pellucid.server.body_memory import SMALL
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError
+from pellucid.server.fields import FieldTable
+from pellucid.server.generation import MAX_READ_IN_PLACE
 from pellucid.text.text_encoder import TextEncoder
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
@@ -58,6 +60,27 @@ def test_token_ids_beyond_the_context_are_not_decoded(server: RunningServer) -> 
     reply = server.post("/detokenize", {"tokens": [5] * num_tokens})
     assert reply.status == 400
     assert f"tokens: has {num_tokens} tokens" in reply.json["error"]["message"]
+
+
+def test_no_route_decodes_a_large_body_on_the_event_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding 16 MiB stops its thread for a tenth of a second."""
+    threads: list[str] = []
+    decode = FieldTable.decode
+
+    def counting(self: FieldTable[Any], data: bytes, *others: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return decode(self, data, *others)
+
+    monkeypatch.setattr(FieldTable, "decode", counting)
+    paths = server.get("/openapi.json").json["paths"]
+    routes = [path for path, methods in paths.items() if "requestBody" in methods.get("post", {})]
+    assert {"/v1/completions", "/api/show", "/v1/compare", "/v1/load", "/v1/page/fork"} < {*routes}
+    for number, route in enumerate(routes, 1):
+        server.post(route, {"unknown": "a" * MAX_READ_IN_PLACE})
+        assert len(threads) == number, route
+        assert threads[-1].startswith("pellucid-text"), route
 
 
 def test_a_server_that_drains_works_on_no_text() -> None:

@@ -22,6 +22,7 @@ from pellucid.server.completion_id import CompletionId
 from pellucid.server.config import Limits
 from pellucid.server.endpoint import Call
 from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
+from pellucid.server.fields import Body, FieldTable
 from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
 from pellucid.server.visibility import Visibility
@@ -192,22 +193,32 @@ class GenerationService:
         self._check_open()
         self.admission.check_text_room(caller)
 
-    async def read(self, call: Call, reader: Callable[[Call], Result]) -> Result:
-        """What a call's body asks for; the body itself is dropped.
+    async def read(
+        self, call: Call, table: FieldTable[Body], reader: Callable[[Body, Call], Result]
+    ) -> Result:
+        """What a call's body asks for; the body itself is dropped. A large one is read on a thread, so that the event
+        loop goes on.
 
         Args:
-            reader: decodes and checks the body. A large one on a thread, so that the event loop goes on.
+            table: of the call's fields.
+            reader: checks the decoded body, and makes of it what the route needs.
 
         Raises:
             ApiError: it is refused.
             ValueError: likewise.
         """
-        if len(call.body) <= MAX_READ_IN_PLACE:
-            found = reader(call)
-        else:
-            found = await self.work_on_text(call, lambda: reader(call))
+
+        def read() -> Result:
+            return reader(table.decode(call.body, call.warnings), call)
+
+        is_small = len(call.body) <= MAX_READ_IN_PLACE
+        found = read() if is_small else await self.work_on_text(call, read)
         call.body = b""
         return found
+
+    async def read_body(self, call: Call, table: FieldTable[Body]) -> Body:
+        """As `read`, for a route that needs the fields alone."""
+        return await self.read(call, table, lambda body, call: body)
 
     async def work_on_text(self, call: Call, work: Callable[[], Result]) -> Result:
         """Runs work that takes long for a long text on a thread, off the event loop. Work that has not begun when the

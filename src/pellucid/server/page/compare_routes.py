@@ -108,7 +108,7 @@ class CompareRoutes(Handlers):
 
     async def compare(self, call: Call) -> GeneratedReply:
         """The same work in several arms, such as with and without the KV cache, really run and measured."""
-        body = COMPARE_FIELDS.decode(call.body, call.warnings)
+        body = await self.service.read_body(call, COMPARE_FIELDS)
         body.check()
         prompt = await self.engine.encode(body.prompt)
         if len(prompt.token_ids) > MAX_PROMPT_TOKENS:

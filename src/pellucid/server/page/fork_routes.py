@@ -22,7 +22,7 @@ class ForkRoutes(Handlers):
         """The text up to the position and the other token are the prompt of a new request. While the
         completion runs, the new request shares its blocks, the one in which they part too: the first of
         both to write into that one gets a copy."""
-        body = FORK_FIELDS.decode(call.body, call.warnings)
+        body = await self.service.read_body(call, FORK_FIELDS)
         body.check()
         parent = find_completion(self.service, call.caller, body.req)
         if not 1 <= body.position <= parent.num_tokens:

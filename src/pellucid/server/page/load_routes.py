@@ -41,7 +41,7 @@ class LoadRoutes(Handlers):
     async def load(self, call: Call) -> GeneratedReply:
         """Sends the requests of a load to this engine, where they are requests like all others, and reports
         what happens to each. Closing the connection ends them."""
-        body = LOAD_FIELDS.decode(call.body, call.warnings)
+        body = await self.service.read_body(call, LOAD_FIELDS)
         body.check()
         traffic = _traffic(body)
         level = ServiceLevel(body.ttft_slo, body.itl_slo)

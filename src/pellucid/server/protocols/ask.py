@@ -102,7 +102,7 @@ class Ask(Generic[Body]):
             ApiError, ValueError: names the field, its value and what is allowed.
         """
         return await serving.service.read(
-            call, lambda call: cls._of(serving.model, call, table, request_of)
+            call, table, lambda body, call: cls._of(serving.model, call, body, request_of)
         )
 
     @classmethod
@@ -110,10 +110,9 @@ class Ask(Generic[Body]):
         cls,
         model: ServedModel,
         call: Call,
-        table: FieldTable[Body],
+        body: Body,
         request_of: Callable[[Body, Call], GenerationRequest],
     ) -> "Ask[Body]":
-        body = table.decode(call.body, call.warnings)
         body.check(call.warnings)
         name, tokenizer = model.check_name(body.model), model.tokenizer
         request = request_of(body, call)
@@ -168,12 +167,11 @@ async def read_conversation(
         ApiError, ValueError: names the field, its value and what is allowed.
     """
 
-    def read(call: Call) -> ChatPrompt:
-        body = table.decode(call.body, call.warnings)
+    def read(body: Body, call: Call) -> ChatPrompt:
         serving.model.check_name(body.model)
         return conversation_of(body, call)
 
-    return await serving.service.read(call, read)
+    return await serving.service.read(call, table, read)
 
 
 async def count_tokens(serving: Serving, call: Call, conversation: ChatPrompt) -> int:

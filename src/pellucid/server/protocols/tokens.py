@@ -80,7 +80,7 @@ class Tokens(Handlers):
 
     async def tokenize(self, call: Call) -> Reply:
         """The tokens of a text or of a conversation."""
-        body, prompt, special = await self.service.read(call, self._read_tokenize)
+        body, prompt, special = await self.service.read(call, TOKENIZE_FIELDS, self._read_tokenize)
 
         def write() -> bytes:
             if isinstance(prompt, ChatPrompt):
@@ -103,9 +103,10 @@ class Tokens(Handlers):
 
         return Reply(await self.service.work_on_text(call, write))
 
-    def _read_tokenize(self, call: Call) -> tuple[TokenizeBody, str | ChatPrompt, bool]:
+    def _read_tokenize(
+        self, body: TokenizeBody, call: Call
+    ) -> tuple[TokenizeBody, str | ChatPrompt, bool]:
         """The body, what to encode, and whether with the tokens that the tokenizer puts around a text."""
-        body = TOKENIZE_FIELDS.decode(call.body, call.warnings)
         self.model.check_name(body.model)
         given = [
             name for name in ("prompt", "content", "messages") if getattr(body, name) is not None
@@ -123,7 +124,7 @@ class Tokens(Handlers):
 
     async def detokenize(self, call: Call) -> Reply:
         """The text of tokens, at most as many as the context holds."""
-        token_ids = await self.service.read(call, self._read_detokenize)
+        token_ids = await self.service.read(call, DETOKENIZE_FIELDS, self._read_detokenize)
 
         def write() -> bytes:
             text = self.tokenizer.decode(token_ids, skip_special_tokens=False)
@@ -132,8 +133,7 @@ class Tokens(Handlers):
 
         return Reply(await self.service.work_on_text(call, write))
 
-    def _read_detokenize(self, call: Call) -> list[int]:
-        body = DETOKENIZE_FIELDS.decode(call.body, call.warnings)
+    def _read_detokenize(self, body: DetokenizeBody, call: Call) -> list[int]:
         self.model.check_name(body.model)
         if len(body.tokens) > self._max_model_len:
             raise refused(

@@ -43,7 +43,7 @@ class OllamaModels(Handlers):
 
     async def show(self, call: Call) -> Reply:
         """Facts of the model, its template and what it can do."""
-        body = SHOW_FIELDS.decode(call.body, call.warnings)
+        body = await self.service.read_body(call, SHOW_FIELDS)
         if not (name := body.model or body.name):
             raise refused("model: must be a name", "model")
         self.model.check_name(name)
