@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pellucid.observing.events import Level, Token
 from pellucid.server.config import Limits
+from pellucid.server.request_routes import RequestRoutes
 from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
@@ -107,9 +109,27 @@ def test_the_line_is_sorted_once_for_all_that_ask(
             num_sorted.append(len(entries))
             super().__init__(entries)
 
+    num_calls: list[int] = []
+    line_of = RequestRoutes._line
+
+    def counted_line(*args: Any) -> dict[str, Any]:
+        num_calls.append(0)
+
+        def count(frame: object, event: str, given: object) -> None:
+            num_calls[-1] += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            return line_of(*args)
+        finally:
+            sys.setprofile(before)
+
     monkeypatch.setattr("pellucid.server.generation.WaitingLine", CountedLine)
+    monkeypatch.setattr(RequestRoutes, "_line", counted_line)
     lines = guarded.call("GET", "/v1/requests", None, ADMIN).json["data"]
     assert [line["queue_position"] for line in lines] == list(range(20))
+    assert sorted(num_calls)[10] <= 18, "calls of Python functions to describe one request"
     begun = time.monotonic()
     guarded.wait_until(lambda: len(num_sorted) >= 3, "progress of the streams")
     # The call, and the progress of all streams, four times a second.

@@ -295,7 +295,9 @@ class Generation:
     @property
     def has_started(self) -> bool:
         """Whether a step has computed a part of it."""
-        return any(output.metrics.first_scheduled_time is not None for output in self.outputs)
+        return any(
+            stream.output.metrics.first_scheduled_time is not None for stream in self.streams
+        )
 
     def requests_ahead(self, line: WaitingLine, viewer: Caller) -> RequestsAhead | None:
         """The requests that are admitted before it, as a caller sees them; None: it runs or has run."""

@@ -7,7 +7,7 @@ request ends.
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pellucid.inputs.sampling_params import SamplingParams
@@ -201,12 +201,11 @@ def completion_facts(completion: CompletionRecord) -> dict[str, Any]:
         "blocked_by": list(change.blocked_by or ()) if change is not None else [],
         "need_blocks": None if change is None else change.need_blocks,
         "free_blocks": None if change is None else change.free_blocks,
-        "prefix": None if prefix is None else _without_req(asdict(prefix)),
-        "preemptions": [_without_req(asdict(each)) for each in completion.preemptions],
-        "ledger": None if ledger is None else _without_req(asdict(ledger)),
+        "prefix": None if prefix is None else _without_req(prefix),
+        "preemptions": [_without_req(each) for each in completion.preemptions],
+        "ledger": None if ledger is None else _without_req(ledger),
     }
 
 
-def _without_req(facts: dict[str, Any]) -> dict[str, Any]:
-    del facts["req"]
-    return facts
+def _without_req(event: events.Event) -> dict[str, Any]:
+    return {each.name: getattr(event, each.name) for each in fields(event) if each.name != "req"}

@@ -79,6 +79,7 @@ class RequestRoutes(Handlers):
         record = self.service.records.find(generation.id, call.caller)
         records = {} if record is None else record.completions
         completions = {name: self._facts(each, call) for name, each in records.items()}
+        started = generation.outputs if ahead is None else ()  # no step computes what waits
         return {
             "id": generation.id,
             "path": generation.call.path,
@@ -86,12 +87,10 @@ class RequestRoutes(Handlers):
             "state": "running" if ahead is None else "waiting",
             "queue_position": None if ahead is None else ahead.num,
             "waits": _waits(ahead, completions.values()),
-            "prompt_tokens": sum(len(prompt.token_ids) for prompt in generation.prompts),
-            "cached_tokens": sum(output.num_cached_tokens for output in generation.outputs),
+            "prompt_tokens": generation.place.num_tokens,
+            "cached_tokens": sum(output.num_cached_tokens for output in started),
             "output_tokens": sum(
-                len(completion.token_ids)
-                for output in generation.outputs
-                for completion in output.outputs
+                len(completion.token_ids) for output in started for completion in output.outputs
             ),
             "completions": completions,
         }
