@@ -2,6 +2,7 @@
 
 import pytest
 
+from pellucid.benchmark.kv_divergence import Divergence
 from pellucid.benchmark.kv_quality import KVQuality, Texts, held_out_texts, measure_kv_quality
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
@@ -9,6 +10,7 @@ from support.bundled import bundled_model
 
 NUM_TEXTS = 10
 LARGEST_CHANGE = {"bf16": 0.001, "int8": 0.001, "int8,int4": 0.01, "int4": 0.02}  # of perplexity
+LARGEST_DIVERGENCE = {"bf16": 0.0001, "int8": 0.001, "int8,int4": 0.01, "int4": 0.03}  # nats
 LEAST_CAPACITY = {"bf16": 1, "int8": 1.85, "int8,int4": 2.4, "int4": 3.4}  # beside bf16
 
 
@@ -30,6 +32,8 @@ def reference() -> KVQuality:
 def test_formats_cost_little_and_save_much(kv_cache_dtype: str, reference: KVQuality) -> None:
     quality = measure(kv_cache_dtype)
     assert abs(quality.perplexity / reference.perplexity - 1) <= LARGEST_CHANGE[kv_cache_dtype]
+    assert 0 < quality.divergence.nats <= LARGEST_DIVERGENCE[kv_cache_dtype]
+    assert quality.divergence.same_top > 0.9
     bf16_bytes = reference.bytes_per_token / 2
     assert bf16_bytes / quality.bytes_per_token >= LEAST_CAPACITY[kv_cache_dtype]
     assert sum(reference.recalled) >= NUM_TEXTS // 3  # or recall would say nothing
@@ -38,6 +42,7 @@ def test_formats_cost_little_and_save_much(kv_cache_dtype: str, reference: KVQua
 
 def test_the_reference_does_not_differ_from_itself(reference: KVQuality) -> None:
     assert measure("f32") == reference
+    assert reference.divergence == Divergence(0.0, 1.0)
     assert reference.first_changes(reference) == []
     assert measure("int4").first_changes(reference) != []
 

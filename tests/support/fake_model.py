@@ -158,7 +158,8 @@ class FakeTokenizer:
     def encode(
         self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None
     ) -> list[int]:
-        return [self.alphabet.index(character) for character in text]
+        """Characters that it lacks are question marks."""
+        return [self.alphabet.index(each if each in self.alphabet else "?") for each in text]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(self.alphabet[token_id] for token_id in token_ids)

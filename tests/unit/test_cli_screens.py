@@ -21,6 +21,7 @@ from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
 from pellucid.benchmark.estimate import Workload, estimate, estimate_memory
+from pellucid.benchmark.kv_divergence import Divergence
 from pellucid.benchmark.kv_quality import KVQuality
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
@@ -119,7 +120,12 @@ def explain_crowded(tmp_path: Path) -> None:
 def eval_kv(tmp_path: Path) -> None:
     def quality(name: str, num_bytes: float, nll: float, *first: int) -> KVQuality:
         continuations = tuple((index in first, 1) for index in range(40))
-        return KVQuality(name, num_bytes, nll, 7550, (True,) * 26 + (False,) * 14, continuations)  # type: ignore[arg-type]
+        moved = Divergence(num_bytes and 40 / num_bytes**2, 0.9)
+        recalled = (True,) * 3 + (len(first) < 30,) * 2
+        depths = (0, 0.25, 0.5, 0.75, 1)
+        return KVQuality(
+            *(name, num_bytes, moved, nll, 7550, recalled, depths, continuations)  # type: ignore[arg-type]
+        )
 
     print_qualities(
         [
@@ -127,7 +133,8 @@ def eval_kv(tmp_path: Path) -> None:
             quality("bf16", 3072, 2.0418, 3, 5),
             quality("int8", 1632, 2.0419, 3),
             quality("int4", 864, 2.0484, *range(30)),
-        ]
+        ],
+        3 << 30,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pellucid.benchmark.kv_divergence import Divergence, measure_divergence
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -17,16 +18,26 @@ KV_FORMATS = (REFERENCE_FORMAT, "bf16", "int8", "int8,int4", "int4")
 HELD_OUT = Path(__file__).parents[1] / "assets" / "held-out.json"
 NUM_CONTINUED_TOKENS = 64
 LONGEST_WINDOW = 2048  # tokens: longer texts are read in pieces
+# Needles in a text: the pass keys of Mohtashami & Jaggi 2023, arXiv 2305.16300.
+NEEDLE = " The pass key is {key}. Remember it: {key} is the pass key. "
+QUESTION = "\n\nWhat is the pass key? The pass key is"
+PASS_KEYS = (" 71432", " 20958", " 86317", " 45091", " 93724")
+_SPARE_TOKENS = 8  # of a window: where texts are cut and joined, tokens may be added
 
 OnRequest = Callable[[int, int], None]  # (requests done, requests in all)
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A prompt that tells something and asks for it at its end."""
+    """A prompt that tells something and asks for it at its end.
+
+    Args:
+        depth: where in the prompt it is told: 0 at the beginning, 1 right before the question; None: anywhere.
+    """
 
     prompt: str
     answer: str
+    depth: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,19 +53,29 @@ class KVQuality:
     """One format of the cache.
 
     Args:
+        divergence: from the reference format.
         bytes_per_token: of all layers, K and V, scales and padding included.
         perplexity: exp of the mean surprise of the texts' tokens, in nats.
         num_tokens: over which that mean runs.
         recalled: for each secret, whether greedy decoding gives all of it.
+        depths: of each secret.
         continuations: greedy tokens after the first half of each text.
     """
 
     kv_cache_dtype: str
     bytes_per_token: float
+    divergence: Divergence
     perplexity: float
     num_tokens: int
     recalled: tuple[bool, ...]
+    depths: tuple[float | None, ...]
     continuations: tuple[tuple[int, ...], ...]
+
+    @property
+    def missed_depths(self) -> list[float]:
+        """Of the secrets that were not recalled and have a depth."""
+        secrets = zip(self.recalled, self.depths, strict=True)
+        return [depth for was, depth in secrets if not was and depth is not None]
 
     def first_changes(self, reference: "KVQuality") -> list[int]:
         """Of the continuations that are not the reference's, the index of the first other token."""
@@ -72,6 +93,32 @@ def held_out_texts() -> Texts:
     return Texts(
         tuple(held_out["texts"]), tuple(Secret(**secret) for secret in held_out["secrets"])
     )
+
+
+def texts_with_needles(text: str, model: LoadedModel, max_model_len: int) -> Texts:
+    """A text of the caller's, and secrets in it: a pass key at each of several depths, which the end asks for.
+
+    Args:
+        max_model_len: tokens; as much of the text stands around a pass key as fits.
+
+    Raises:
+        ValueError: nothing fits.
+    """
+    tokenizer = model.tokenizer
+    told = tokenizer.encode(NEEDLE.format(key=PASS_KEYS[0]) + QUESTION + PASS_KEYS[0])
+    longest = min(max_model_len, LONGEST_WINDOW) - len(told) - _SPARE_TOKENS
+    if longest < 1:
+        raise ValueError(f"max_model_len={max_model_len}: has no room for a pass key in a text")
+    token_ids = tokenizer.encode(text)
+    around = text if len(token_ids) <= longest else tokenizer.decode(token_ids[:longest])
+    secrets = []
+    for index, key in enumerate(PASS_KEYS):
+        depth = index / (len(PASS_KEYS) - 1)
+        at = round(depth * len(around))
+        at = around.rfind(" ", 0, at) + 1 if 0 < at < len(around) else at  # between two words
+        needle = NEEDLE.format(key=key.strip())
+        secrets.append(Secret(around[:at] + needle + around[at:] + QUESTION, key, depth))
+    return Texts((text,), tuple(secrets))
 
 
 def measure_kv_quality(
@@ -121,12 +168,14 @@ def measure_kv_quality(
     return KVQuality(
         kv_cache_dtype,
         engine.memory_plan.bytes_per_position,
+        measure_divergence(model, windows, kv_cache_dtype, REFERENCE_FORMAT),
         math.exp(math.fsum(surprise) / len(surprise)),
         len(surprise),
         tuple(
             output.outputs[0].token_ids == answer
             for output, (_, answer) in zip(asked, answers, strict=True)
         ),
+        tuple(secret.depth for secret in texts.secrets),
         tuple(tuple(output.outputs[0].token_ids) for output in continued),
     )
 
