@@ -13,6 +13,7 @@ target_sources(pellucid_core PRIVATE
   csrc/program_states.cpp
   csrc/roofline.cpp
   csrc/row_summary.cpp
+  csrc/scored_merges.cpp
   csrc/thread_pool.cpp
   csrc/weight_file.cpp
   csrc/weight_memory.cpp

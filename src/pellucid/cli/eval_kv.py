@@ -78,9 +78,7 @@ def eval_kv(
     qualities = []
     for kv_format in KV_FORMATS:
         with progress(kv_format, describe_count("texts")) as show:
-            qualities.append(
-                measure_kv_quality(llm.config, engine.model, texts, kv_format, show)
-            )
+            qualities.append(measure_kv_quality(llm.config, engine.model, texts, kv_format, show))
     memory = engine.memory_plan.kv_cache
     if json:
         print_json([quality_object(quality, qualities, memory) for quality in qualities])

@@ -5,8 +5,7 @@ has a name of llama.cpp's; "llama", SentencePiece's BPE, which has scores instea
 lists merges too; and "gemma4", the same BPE with merges.
 """
 
-import math
-
+import numpy as np
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,6 +17,7 @@ from tokenizers import (
     processors,
 )
 
+from pellucid.backends.native import merges_of_scores
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.gguf_splittings import Splitting
@@ -30,14 +30,13 @@ from pellucid.loading.gguf_tokenizer_facts import (
 )
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
-from pellucid.loading.scored_merges import merges_from_scores
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 
 _SPACE = "▁"
 _ARCHITECTURE = "general.architecture"
 _KEEP_BLANKS_OF_PHI3 = ("<unk>", "<s>", "<|endoftext|>")
-# Every split of a token into two parts may be a merge. SentencePiece's tokens have at most 16 characters by
-# default.
+# Merging the text of a token takes time that grows with its square. SentencePiece's tokens have at most 16
+# characters by default.
 _MAX_SCORED_CHARACTERS = 256
 
 
@@ -135,27 +134,21 @@ def _listed_merges(metadata: JsonObject) -> list[tuple[str, str]]:
 
 def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """The merges that the scores of tokens stand for."""
-    scores = vocabulary.numbers(SCORES)
-    if any(map(math.isnan, scores)):
-        token_id = next(i for i, score in enumerate(scores) if math.isnan(score))
+    scores = np.array(vocabulary.numbers(SCORES), np.float64)
+    if (is_nan := np.isnan(scores)).any():
         raise ValueError(
-            f"{metadata.path}: {SCORES} holds nan for token {token_id}: must be numbers"
+            f"{metadata.path}: {SCORES} holds nan for token {is_nan.argmax()}: must be numbers"
         )
-    normal = [
-        (token, score)
-        for token, token_type, score in zip(
-            vocabulary.tokens, vocabulary.types, scores, strict=True
-        )
-        if token_type == TokenType.NORMAL
-    ]
-    if (longest := max((len(token) for token, _ in normal), default=0)) > _MAX_SCORED_CHARACTERS:
+    tokens = list(vocabulary.ids)
+    token_ids = np.fromiter(vocabulary.ids.values(), np.int64, len(tokens))
+    made = np.array(vocabulary.types)[token_ids] == TokenType.NORMAL
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    if (longest := (lengths * made).max(initial=0)) > _MAX_SCORED_CHARACTERS:
         raise ValueError(
             f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    return merges_from_scores(
-        [token for token, _ in normal], [score for _, score in normal], vocabulary.ids
-    )
+    return merges_of_scores(tokens, scores[token_ids], made)
 
 
 def _sentencepiece_bpe(

@@ -1,0 +1,237 @@
+#include "scored_merges.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <random>
+
+namespace pellucid {
+namespace {
+
+constexpr std::int32_t kNone = -1;
+
+__extension__ typedef unsigned __int128 Product;
+
+// Hashes of texts: polynomials modulo a prime, at a point that each process draws, so that nobody
+// can write a file whose tokens share their hashes. A part of a text is hashed without its bytes.
+class TextHasher {
+ public:
+  TextHasher() : powers_{1} {
+    std::random_device device;
+    point_ = ((static_cast<std::uint64_t>(device()) << 29) ^ device()) % (kPrime - 1000) + 500;
+  }
+
+  // Of the text up to each byte, from none to all.
+  void prefixes(std::string_view text, std::vector<std::uint64_t>& found) {
+    found.assign(1, 0);
+    for (const char byte : text) {
+      found.push_back(reduce(static_cast<Product>(found.back()) * point_ +
+                             static_cast<unsigned char>(byte) + 1));
+    }
+    while (powers_.size() < found.size()) {
+      powers_.push_back(reduce(static_cast<Product>(powers_.back()) * point_));
+    }
+  }
+
+  // Of the bytes from `begin` to `end` of a text with these prefixes.
+  std::uint64_t part(const std::vector<std::uint64_t>& prefixes, std::size_t begin,
+                     std::size_t end) const {
+    const std::uint64_t before =
+        reduce(static_cast<Product>(prefixes[begin]) * powers_[end - begin]);
+    return prefixes[end] >= before ? prefixes[end] - before : prefixes[end] + kPrime - before;
+  }
+
+ private:
+  static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
+
+  static std::uint64_t reduce(Product product) {
+    std::uint64_t sum =
+        static_cast<std::uint64_t>(product & kPrime) + static_cast<std::uint64_t>(product >> 61);
+    sum = (sum & kPrime) + (sum >> 61);
+    return sum >= kPrime ? sum - kPrime : sum;
+  }
+
+  std::uint64_t point_;
+  std::vector<std::uint64_t> powers_;
+};
+
+// Finds tokens by their texts.
+class TokenTable {
+ public:
+  explicit TokenTable(const std::vector<ScoredToken>& tokens) : tokens_(tokens) {
+    std::size_t size = 16;
+    while (size < 2 * tokens.size()) size *= 2;
+    slots_.assign(size, Slot{0, kNone});
+    std::vector<std::uint64_t> prefixes;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      hasher_.prefixes(tokens[i].text, prefixes);
+      std::size_t at = slot_of(prefixes.back());
+      while (slots_[at].token != kNone) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = {prefixes.back(), static_cast<std::int32_t>(i)};
+    }
+  }
+
+  void hash(std::string_view text, std::vector<std::uint64_t>& prefixes) {
+    hasher_.prefixes(text, prefixes);
+  }
+
+  // The token that is the bytes from `begin` to `end` of a text with these prefixes; kNone if none.
+  std::int32_t find(std::string_view text, const std::vector<std::uint64_t>& prefixes,
+                    std::size_t begin, std::size_t end) const {
+    const std::uint64_t hash = hasher_.part(prefixes, begin, end);
+    for (std::size_t at = slot_of(hash); slots_[at].token != kNone;
+         at = (at + 1) & (slots_.size() - 1)) {
+      if (slots_[at].hash == hash && tokens_[static_cast<std::size_t>(slots_[at].token)].text ==
+                                         text.substr(begin, end - begin)) {
+        return slots_[at].token;
+      }
+    }
+    return kNone;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t hash;
+    std::int32_t token;
+  };
+
+  std::size_t slot_of(std::uint64_t hash) const {
+    return static_cast<std::size_t>((hash * 0x9E3779B97F4A7C15u) >> 20) & (slots_.size() - 1);
+  }
+
+  const std::vector<ScoredToken>& tokens_;
+  TextHasher hasher_;
+  std::vector<Slot> slots_;
+};
+
+// Which of two merges comes first: the smaller one.
+struct Precedence {
+  std::uint64_t place;  // of the score, then of the lengths
+  std::int32_t token;   // that the merge makes; kNone: there is no such merge
+
+  bool operator<(const Precedence& other) const {
+    return place != other.place ? place < other.place : token < other.token;
+  }
+};
+
+constexpr Precedence kNever{~std::uint64_t{0}, kNone};
+
+// A part of a token's text while it is merged.
+struct Symbol {
+  std::size_t begin;
+  std::size_t end;
+  int num_characters;
+  std::int32_t token;
+  Precedence with_next;  // of the merge with the symbol behind it
+};
+
+struct OrderedMerge {
+  Precedence precedence;
+  TokenMerge merge;
+};
+
+class Merger {
+ public:
+  explicit Merger(const std::vector<ScoredToken>& tokens)
+      : tokens_(tokens), table_(tokens), score_places_(places_of_scores(tokens)) {}
+
+  // Merges the text of a token. Whether it became this token; then `found` is the last merge.
+  bool merge(std::int32_t token, OrderedMerge& found) {
+    text_ = tokens_[static_cast<std::size_t>(token)].text;
+    table_.hash(text_, prefixes_);
+    if (!split_into_characters()) return false;
+    for (std::size_t i = 0; i + 1 < symbols_.size(); ++i) look_up(i);
+    while (symbols_.size() > 1) {
+      std::size_t first = 0;
+      for (std::size_t i = 1; i + 1 < symbols_.size(); ++i) {
+        if (symbols_[i].with_next < symbols_[first].with_next) first = i;
+      }
+      const Precedence precedence = symbols_[first].with_next;
+      if (precedence.token == kNone) return false;
+      found = {precedence, {symbols_[first].token, symbols_[first + 1].token}};
+      join(first);
+    }
+    return symbols_.front().token == token;
+  }
+
+ private:
+  // Of each token the place of its score among all scores, the best one first.
+  static std::vector<std::uint32_t> places_of_scores(const std::vector<ScoredToken>& tokens) {
+    std::vector<double> scores;
+    for (const ScoredToken& token : tokens) scores.push_back(token.score);
+    std::sort(scores.begin(), scores.end(), std::greater<>());
+    scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
+    std::vector<std::uint32_t> places;
+    for (const ScoredToken& token : tokens) {
+      const auto at = std::lower_bound(scores.begin(), scores.end(), token.score, std::greater<>());
+      places.push_back(static_cast<std::uint32_t>(at - scores.begin()));
+    }
+    return places;
+  }
+
+  // Whether each character is a token.
+  bool split_into_characters() {
+    symbols_.clear();
+    for (std::size_t begin = 0; begin < text_.size();) {
+      std::size_t end = begin + 1;
+      while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) ++end;
+      const std::int32_t token = table_.find(text_, prefixes_, begin, end);
+      if (token == kNone) return false;
+      symbols_.push_back({begin, end, 1, token, kNever});
+      begin = end;
+    }
+    return symbols_.size() > 1;
+  }
+
+  // Finds the merge of a symbol with the one behind it.
+  void look_up(std::size_t at) {
+    Symbol &left = symbols_[at], &right = symbols_[at + 1];
+    const std::int32_t token = table_.find(text_, prefixes_, left.begin, right.end);
+    left.with_next = kNever;
+    if (token == kNone || !tokens_[static_cast<std::size_t>(token)].is_made) return;
+    const auto shorter = [](const Symbol& symbol) {
+      return static_cast<std::uint64_t>(kMaxScoredCharacters - symbol.num_characters);
+    };
+    const std::uint64_t place = score_places_[static_cast<std::size_t>(token)];
+    left.with_next = {place << 32 | shorter(left) << 16 | shorter(right), token};
+  }
+
+  void join(std::size_t at) {
+    Symbol &left = symbols_[at], &right = symbols_[at + 1];
+    left = {left.begin, right.end, left.num_characters + right.num_characters, left.with_next.token,
+            kNever};
+    symbols_.erase(symbols_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    if (at + 1 < symbols_.size()) look_up(at);
+    if (at > 0) look_up(at - 1);
+  }
+
+  const std::vector<ScoredToken>& tokens_;
+  TokenTable table_;
+  std::vector<std::uint32_t> score_places_;
+  std::string_view text_;
+  std::vector<std::uint64_t> prefixes_;  // hashes
+  std::vector<Symbol> symbols_;
+};
+
+}  // namespace
+
+std::vector<TokenMerge> merges_of_scores(const std::vector<ScoredToken>& tokens) {
+  Merger merger(tokens);
+  std::vector<OrderedMerge> found;
+  OrderedMerge last;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i].is_made && merger.merge(static_cast<std::int32_t>(i), last)) {
+      found.push_back(last);
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const OrderedMerge& a, const OrderedMerge& b) {
+    return a.precedence < b.precedence;
+  });
+  std::vector<TokenMerge> merges;
+  merges.reserve(found.size());
+  for (const OrderedMerge& each : found) merges.push_back(each.merge);
+  return merges;
+}
+
+}  // namespace pellucid
