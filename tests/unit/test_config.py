@@ -11,6 +11,7 @@ BAD = {
     "model": ["", 7, b"model", ["model"]],
     "revision": ["", 7],
     "backend": ["gpu", None, ["cpu"], True],
+    "device": ["gpu", "CUDA", None, 0, True],
     "dtype": ["int8", "half", None],
     "quantization": ["fp8", None, 8],
     "experts": ["disk", None, True],

@@ -2,6 +2,8 @@
 
 import os
 import warnings
+from importlib.util import find_spec
+from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
@@ -12,6 +14,9 @@ from pellucid.inputs.config import EngineConfig
 
 # Forces a level of the native kernels: "amx", "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"
+
+# Where Linux has the drivers of NVIDIA's and of AMD's GPUs.
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 HUGE_PAGES_ARE_OFF = (
     "transparent huge pages are switched off: the processor looks up the address of every 4 KiB of"
@@ -24,7 +29,7 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
     """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
-        config: `backend`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
+        config: `backend`, `device`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
         model: the model to run, because native kernels do not support every shape; None: any model.
 
     Raises:
@@ -32,6 +37,8 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
     """
     if config.experts == "mapped" and model is not None and not _has_experts(model):
         raise ValueError(f"experts='mapped': {model.architecture} has no experts")
+    if _computes_on_torch(config):
+        return _make_torch_backend(config)
     isa = os.environ.get(ISA_VARIABLE, "")
     if config.backend == "cpu":
         return _make_cpu_backend(config, isa)
@@ -52,6 +59,33 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
     # second thread costs more than it gains unless the machine is idle, so one thread is the default.
     threadpool_limits(config.num_threads or 1, user_api="blas")
     return NumpyBackend(quantize_activations=config.quantize_activations)
+
+
+def _computes_on_torch(config: EngineConfig) -> bool:
+    """Whether PyTorch computes. It is imported to look for a GPU only where the system has one."""
+    if config.backend != "auto" or config.device != "auto":
+        return config.backend == "torch" or config.device not in ("auto", "cpu")
+    if not any(Path(driver).exists() for driver in GPU_DRIVERS) or find_spec("torch") is None:
+        return False
+    from pellucid.backends.torch_device import has_device
+
+    return has_device("cuda")
+
+
+def _make_torch_backend(config: EngineConfig) -> Backend:
+    if find_spec("torch") is None:
+        raise ValueError(
+            f"backend={config.backend!r}, device={config.device!r}: PyTorch is not installed; pip install"
+            " 'pellucid[torch]' brings it"
+        )
+    if config.experts == "mapped":
+        raise ValueError(
+            "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
+        )
+    from pellucid.backends.torch_backend import TorchBackend
+
+    _check_threads(config.num_threads, os.cpu_count() or 1)
+    return TorchBackend(config.device, config.num_threads)
 
 
 def _has_experts(model: ModelConfig) -> bool:

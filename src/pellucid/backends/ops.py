@@ -221,6 +221,10 @@ class Ops(ABC):
         """A copy in the host's memory."""
         return np.array(x)
 
+    def from_host(self, rows: HostArray) -> Array:
+        """Rows [T, ...] of f32 as other ops take them."""
+        return rows
+
     @abstractmethod
     def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:
         """Rows of `table` times `scale`: [T] -> [T, M]. Also learned positions."""

@@ -243,7 +243,7 @@ def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> N
         if attention is None or attention.shared_kv_layer is not None:
             continue
         shape = (FILL_POSITIONS, attention.num_kv_heads, attention.head_dim)
-        k, v = (rng.standard_normal(shape, np.float32) for _ in range(2))
+        k, v = (ops.from_host(rng.standard_normal(shape, np.float32)) for _ in range(2))
         for start in range(0, num_slots, FILL_POSITIONS):
             slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
             ops.store_kv(

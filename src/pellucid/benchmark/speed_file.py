@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # a plan needs no tokenizer
 
 VERSION = 1
 MAX_RUNS = 256  # of a key; the newest
-_PLAIN = "numpy"  # of a backend without native kernels
 
 
 class SpeedKey(NamedTuple):
@@ -39,7 +38,7 @@ def speed_key(
 ) -> SpeedKey:
     """Weights that are kept as they are stored are told apart by their bits."""
     native, use = backend.native_threads, backend.thread_use
-    isa = _PLAIN if native is None else native.kernels.isa
+    isa = backend.name if native is None else native.kernels.isa
     # While other programs use the cores, a pool has fewer threads than it may.
     num_threads = use.most if use is not None else settings.num_threads or 1
     weights = settings.quantization

@@ -22,8 +22,11 @@ class EngineConfig(CheckedFields):
         tokenizer: a directory in Hugging Face layout or a hub id, whose tokenizer and chat template are taken
             instead of the model's own.
         chat_template: a template in Jinja instead of the tokenizer's own.
-        backend: "cpu" runs native kernels, "numpy" the readable definition of every op; "auto" takes
-            "cpu" where it is built and supports the model.
+        backend: "cpu" runs native kernels, "numpy" the readable definition of every op, "torch" PyTorch on
+            `device`. "auto" takes "torch" for a device besides the CPU, else "cpu" where it is built and supports
+            the model.
+        device: where weights and KV blocks lie, and what computes: "cuda" (also AMD's), "xpu", "mps" or "cpu".
+            "auto" takes "cuda" where PyTorch finds such a GPU; with backend="torch" any device that it finds.
         dtype: the float type that the checkpoint's weights must have: "bfloat16", "float16" or "float32".
             pellucid computes with the values that the checkpoint has; "auto" takes any.
         quantization: format of the weight matrices in memory; "none" keeps the checkpoint's values.
@@ -67,6 +70,7 @@ class EngineConfig(CheckedFields):
     tokenizer: str | None = None
     chat_template: str | None = None
     backend: str = "auto"
+    device: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
     quantize_activations: bool = True
@@ -96,6 +100,11 @@ class EngineConfig(CheckedFields):
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices or not isinstance(value, str):
                 refuse(name, value, f"one of {', '.join(map(repr, choices))}")
+        if self.backend in ("numpy", "cpu") and self.device not in ("auto", "cpu"):
+            raise ValueError(
+                f"device={self.device!r}: backend={self.backend!r} computes on the CPU; backend='torch' is for"
+                " other devices"
+            )
         self._check_switches(
             "quantize_activations", "enable_prefix_caching", "use_kv_cache", "skip_tokenizer_init"
         )
@@ -126,7 +135,8 @@ class EngineConfig(CheckedFields):
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
 _CHOICES = {
-    "backend": ("auto", "numpy", "cpu"),
+    "backend": ("auto", "numpy", "cpu", "torch"),
+    "device": ("auto", "cuda", "xpu", "mps", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "quantization": QUANTIZATIONS,
     "experts": ("memory", "mapped"),

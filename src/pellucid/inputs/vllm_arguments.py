@@ -59,7 +59,6 @@ _ACCEPTED = {
         (None,), "set revision for the model's own tokenizer; of another one name its directory"
     ),
     "load_format": _Accepts(("auto", "safetensors"), "safetensors and GGUF are read; leave it out"),
-    "device": _Accepts(("auto", "cpu"), "the model runs on the CPU; leave it out"),
     "runner": _Accepts(("auto", "generate"), "text generation is what there is; leave it out"),
     "task": _Accepts(("auto", "generate"), "text generation is what there is; leave it out"),
     "cpu_offload_gb": _Accepts((0,), "weights are in the CPU's memory anyway; leave it out"),

@@ -134,8 +134,13 @@ class ModelOptions(PlannedModelOptions):
         show_default="the tokenizer's own",
     )
     backend: str = MODEL.choice(
-        ("auto", "numpy", "cpu"),
-        "What computes: native kernels (cpu) or NumPy (numpy). auto: cpu where it is built.",
+        ("auto", "numpy", "cpu", "torch"),
+        "What computes: native kernels (cpu), NumPy (numpy) or PyTorch (torch). auto: torch on a device, else cpu where"
+        " it is built.",
+    )
+    device: str = MODEL.choice(
+        ("auto", "cuda", "xpu", "mps", "cpu"),
+        "Where it computes; other devices than cpu need PyTorch. auto: cuda where PyTorch finds such a GPU, else cpu.",
     )
     experts: str = MODEL.choice(
         ("memory", "mapped"),

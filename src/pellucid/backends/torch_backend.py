@@ -1,0 +1,84 @@
+"""The backend on PyTorch: any device that it has, op by op."""
+
+import torch
+
+from pellucid.backends.base import Backend
+from pellucid.backends.ops import Decoder, ForwardBatch
+from pellucid.backends.torch_attention import AttentionSizes
+from pellucid.backends.torch_batch import TorchBatch
+from pellucid.backends.torch_decoder import TorchDecoder
+from pellucid.backends.torch_device import (
+    device_identity,
+    device_memory,
+    find_device,
+    measure_device,
+)
+from pellucid.backends.torch_kv_cache import (
+    TorchKVCache,
+    make_torch_kv_cache,
+    torch_kv_bytes_per_block,
+)
+from pellucid.backends.torch_ops import TorchOps
+from pellucid.backends.torch_weights import TorchWeights
+from pellucid.facts.machine import Machine
+from pellucid.facts.model_config import ModelConfig
+
+# On a GPU a call costs as much as the arithmetic of a larger product; on the host it costs next to nothing.
+_HOST_TILE, _DEVICE_TILE = 16, 64
+_HOST_ATTENTION, _DEVICE_ATTENTION = AttentionSizes(128, 1), AttentionSizes(1024, 16)
+
+
+class TorchBackend(Backend):
+    """The ops in plain PyTorch.
+
+    Args:
+        device: as in `EngineConfig.device`.
+        num_threads: of PyTorch on the host, for the whole process; None: as many as PyTorch chooses.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+
+    name = "torch"
+
+    def __init__(self, device: str = "auto", num_threads: int | None = None) -> None:
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        self.device = find_device(device)
+        is_host = self.device.type == "cpu"
+        tile = _HOST_TILE if is_host else _DEVICE_TILE
+        attention = _HOST_ATTENTION if is_host else _DEVICE_ATTENTION
+        self.ops: TorchOps = TorchOps(self.device, tile, attention)
+        self.weights: TorchWeights = TorchWeights(self.device)
+
+    @property
+    def identity(self) -> str:
+        ops = self.ops
+        return f"torch {device_identity(self.device)} {ops.tile} {tuple(ops.attention)}"
+
+    def available_memory(self) -> int | None:
+        return device_memory(self.device)
+
+    def measure(self, num_threads: int | None) -> Machine:
+        return measure_device(self.device)
+
+    def batch(self, batch: ForwardBatch) -> TorchBatch:
+        return TorchBatch.of(batch, self.device)
+
+    def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
+        return torch_kv_bytes_per_block(config, block_size, dtype)
+
+    def make_kv_cache(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        num_state_slots: int = 1,
+    ) -> TorchKVCache:
+        return make_torch_kv_cache(
+            config, num_blocks, block_size, dtype, num_state_slots, self.device
+        )
+
+    def compile(self, decoder: Decoder, config: ModelConfig) -> TorchDecoder:
+        return TorchDecoder(decoder, config, self.weights.finish(), self.device)

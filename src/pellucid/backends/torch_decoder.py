@@ -1,0 +1,112 @@
+"""A decoder on a device, run op by op."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.drawing import DrawTable
+from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
+from pellucid.backends.torch_batch import TorchBatch
+from pellucid.backends.torch_memory import to_host
+from pellucid.backends.torch_weights import MAX_WIDENED
+from pellucid.facts import formulas
+from pellucid.facts.model_config import ModelConfig
+
+_F32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class TorchLogits:
+    """Rows of logits that stay on the device until they are asked for: a `LogitRows`.
+
+    Args:
+        rows: [R, V].
+        largest: of each row, and the logit there.
+    """
+
+    rows: Tensor
+    largest: tuple[list[int], list[float]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int | slice | tuple[int, int]) -> Any:
+        if isinstance(index, slice):
+            token_ids, logits = self.largest
+            return TorchLogits(self.rows[index], (token_ids[index], logits[index]))
+        if isinstance(index, int):
+            return to_host(self.rows[index])
+        row, token_id = index
+        if self.largest[0][row] == token_id:
+            return self.largest[1][row]
+        return float(self.rows[index])
+
+
+def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
+    """Of each row [R, V] the first token with the largest logit, or with a NaN; and that logit."""
+    if len(logits) == 0:
+        return [], []
+    peaks = logits.amax(dim=1)  # a NaN, if there is one
+    is_peak = (logits == peaks[:, None]) | (logits.isnan() & peaks.isnan()[:, None])
+    token_ids = torch.arange(logits.shape[1], device=logits.device)
+    first = torch.where(is_peak, token_ids, logits.shape[1]).amin(dim=1)
+    return first.tolist(), peaks.tolist()
+
+
+class TorchDecoder(CompiledDecoder):
+    """A decoder as it is written, over `TorchOps`. It finds the largest logits; other draws are the sampler's.
+
+    Args:
+        decoder: over `TorchOps`.
+        config: its shape.
+        bytes_per_number: of matrices, on average.
+        device: of the ops.
+    """
+
+    draws_tokens = True
+
+    def __init__(
+        self, decoder: Decoder, config: ModelConfig, bytes_per_number: float, device: torch.device
+    ) -> None:
+        self._decoder = decoder
+        self._config = config
+        self._bytes_per_number = bytes_per_number
+        self._device = device
+
+    @property
+    def vocab_size(self) -> int:
+        return self._config.vocab_size
+
+    @property
+    def step_weights(self) -> StepWeights:
+        def matrix_bytes(num_outputs: int, num_inputs: int) -> int:
+            return round(num_outputs * num_inputs * self._bytes_per_number)
+
+        layers = formulas.weight_bytes(self._config, matrix_bytes, with_head=False)
+        head = formulas.weight_bytes(self._config, matrix_bytes) - layers
+        return StepWeights(layers, head, "f32")
+
+    def scratch_bytes(self, max_num_batched_tokens: int) -> int:
+        """An estimate of the tensors that exist at once in the MLP, where they are widest, and of the widened part of a
+        matrix."""
+        config = self._config
+        widest = max(
+            part.intermediate_size
+            for layer in config.layers
+            for part in (layer.mlp, layer.experts)
+            if part is not None
+        )
+        numbers_per_token = 8 * widest + 6 * config.hidden_size
+        return (max_num_batched_tokens * numbers_per_token + 2 * MAX_WIDENED) * _F32_BYTES
+
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
+    ) -> StepLogits:
+        with torch.inference_mode():
+            logits: Tensor = self._decoder.forward(TorchBatch.of(batch, self._device), kv_cache)
+            largest = find_largest(logits)
+        num_draws = 0 if draws is None else len(draws)
+        return StepLogits(TorchLogits(logits, largest), largest[0], [None] * num_draws)

@@ -1,0 +1,183 @@
+"""Weights on a device, in the formats of their files; products widen them to f32."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pellucid.backends.base import Weights
+from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
+from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
+from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.backends.torch_memory import TORCH_DTYPES, to_device
+
+# Numbers of a matrix that are f32 at the same time: 64 MiB.
+MAX_WIDENED = 1 << 24
+
+
+class TorchMatrix(Protocol):
+    """weight [N, K] and bias [N] on a device."""
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    def widened(self, rows: slice | Tensor) -> Tensor:
+        """Some rows in f32, [rows, K]."""
+        ...
+
+
+def parts_of(matrix: TorchMatrix) -> Iterator[slice]:
+    """The rows of a matrix that a product takes together: they depend on its shape alone."""
+    num_outputs, num_inputs = matrix.shape
+    step = max(1, MAX_WIDENED // num_inputs)
+    return (slice(start, start + step) for start in range(0, num_outputs, step))
+
+
+@dataclass(frozen=True)
+class TorchFloats:
+    """A matrix of floats."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_outputs, num_inputs = self.weight.shape
+        return num_outputs, num_inputs
+
+    def widened(self, rows: slice | Tensor) -> Tensor:
+        return self.weight[rows].float()
+
+
+@dataclass(frozen=True)
+class TorchCodes:
+    """A matrix of codes.
+
+    Args:
+        num_inputs: K.
+        arrays: those of `QuantizedMatrix`, by name.
+    """
+
+    format: IntegerFormat
+    num_inputs: int
+    arrays: Mapping[str, Tensor]
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.arrays["codes"]), self.num_inputs
+
+    @cached_property
+    def _codebook(self) -> Tensor:
+        codebook = np.array(self.format.codebook, np.int8)
+        return to_device(codebook, self.arrays["codes"].device)
+
+    def widened(self, rows: slice | Tensor) -> Tensor:
+        """What `QuantizedMatrix.dequantize` gives, bit for bit."""
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        scales = self._per_group(arrays["scales"], arrays.get("scale_factors"))
+        weights = self._centered(arrays).float() * self._per_input(scales)
+        if "minimums" in arrays:
+            minimums = self._per_group(arrays["minimums"], arrays.get("minimum_factors"))
+            weights = weights + self._per_input(minimums)
+        return weights
+
+    def _centered(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        codes = arrays["codes"]
+        if self.format.bits > 4:
+            return codes
+        halves = torch.stack((codes & 15, codes >> 4), dim=-1).reshape(len(codes), -1)
+        halves = halves[:, : self.num_inputs]
+        if self.format.codebook:
+            return self._codebook[halves.long()]
+        if "zero_points" in arrays:
+            return halves.to(torch.int8) - self._per_input(arrays["zero_points"]).to(torch.int8)
+        return halves.to(torch.int8) - self.format.zero_point
+
+    def _per_group(self, numbers: Tensor, factors: Tensor | None) -> Tensor:
+        if self.format.scale is ScaleKind.EXPONENT:  # the bits of an f32 are its exponent's
+            return (numbers.to(torch.int32) << 23).view(torch.float32).reshape(len(numbers), -1)
+        per_group = numbers.float().reshape(len(numbers), -1)
+        if factors is None:
+            return per_group
+        groups_per_block = BLOCK // (self.format.group_size or BLOCK)
+        repeated = factors.float().repeat_interleave(groups_per_block, dim=1)
+        return per_group * repeated[:, : per_group.shape[1]]
+
+    def _per_input(self, per_group: Tensor) -> Tensor:
+        """[N, groups] -> [N, K], or [N, 1] if there is one group."""
+        if self.format.group_size is None:
+            return per_group
+        return per_group.repeat_interleave(self.format.group_size, dim=1)[:, : self.num_inputs]
+
+
+@dataclass(frozen=True)
+class TorchJoinedMatrix:
+    """Matrices whose rows are one matrix's."""
+
+    parts: "tuple[TorchMatrix, ...]"
+
+
+TorchWeight: TypeAlias = TorchMatrix | TorchJoinedMatrix
+TorchStack: TypeAlias = Sequence[TorchWeight]
+
+
+class TorchWeights(Weights):
+    """Copies each weight to the device when it is loaded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._num_bytes = self._num_numbers = 0  # of matrices, since the last `finish`
+
+    def expect(self, num_bytes: int) -> None:
+        pass
+
+    def matrix(
+        self,
+        weight: WeightMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        rounds_activations: bool = True,
+    ) -> TorchWeight:
+        if isinstance(weight, JoinedMatrix):
+            pairs = zip(weight.parts, weight.split(bias), strict=True)
+            return TorchJoinedMatrix(tuple(self._uniform(part, own) for part, own in pairs))
+        return self._uniform(weight, bias)
+
+    def _uniform(
+        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None
+    ) -> TorchMatrix:
+        own_bias = None if bias is None else self.vector(bias)
+        if isinstance(weight, QuantizedMatrix):
+            self._count(sum(each.nbytes for each in weight.arrays.values()), weight.shape)
+            arrays = {name: to_device(each, self._device) for name, each in weight.arrays.items()}
+            return TorchCodes(weight.format, weight.num_inputs, arrays, own_bias)
+        if weight.dtype not in TORCH_DTYPES:
+            weight = weight.astype(np.float32)
+        self._count(weight.nbytes, weight.shape)
+        return TorchFloats(to_device(weight, self._device), own_bias)
+
+    def _count(self, num_bytes: int, shape: tuple[int, ...]) -> None:
+        self._num_bytes += num_bytes
+        self._num_numbers += math.prod(shape)
+
+    def vector(self, weight: npt.NDArray[Any]) -> Tensor:
+        return to_device(np.asarray(weight, np.float32), self._device)
+
+    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
+        return quantize_matrix(weight, weight_format)
+
+    def finish(self) -> float:
+        """Bytes of a number of a model's matrices, on average; the next matrices are another model's."""
+        average = self._num_bytes / max(1, self._num_numbers)
+        self._num_bytes = self._num_numbers = 0
+        return average
