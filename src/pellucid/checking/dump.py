@@ -13,13 +13,8 @@ from typing import Any
 from pellucid.checking.check_model import check_model
 from pellucid.checking.template_variables import template_variables
 from pellucid.inputs.config import EngineConfig
+from pellucid.loading import file_names
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.file_names import (
-    CONFIG_FILE,
-    GENERATION_CONFIG_FILE,
-    TOKENIZER_CONFIG_FILE,
-    has_weights,
-)
 from pellucid.loading.gguf_checkpoint import GgufCheckpoint
 from pellucid.loading.gguf_types import ForeignType
 from pellucid.loading.hub_headers import find_headers
@@ -124,14 +119,16 @@ def _template_facts(source: str) -> dict[str, Any]:
 
 
 def _dump_directory(directory: Path) -> dict[str, Any]:
-    tokenizer_config = read_optional_json(directory / TOKENIZER_CONFIG_FILE)
+    tokenizer_config = read_optional_json(directory / file_names.TOKENIZER_CONFIG_FILE)
     templates = read_chat_templates(tokenizer_config, directory)
-    checkpoint = Checkpoint(directory) if has_weights(directory) else None
+    checkpoint = Checkpoint(directory) if file_names.has_weights(directory) else None
     infos = {} if checkpoint is None else {name: checkpoint.info(name) for name in checkpoint}
     without_template = {k: v for k, v in tokenizer_config.items() if k != "chat_template"}
     return {
-        "config": _without_texts(read_optional_json(directory / CONFIG_FILE)),
-        "generation_config": _without_texts(read_optional_json(directory / GENERATION_CONFIG_FILE)),
+        "config": _without_texts(read_optional_json(directory / file_names.CONFIG_FILE)),
+        "generation_config": _without_texts(
+            read_optional_json(directory / file_names.GENERATION_CONFIG_FILE)
+        ),
         "tokenizer_config": _without_texts(without_template),
         "templates": {name: _template_facts(source) for name, source in templates.items()},
         "tensors": {name: [info.dtype, list(info.shape)] for name, info in infos.items()},

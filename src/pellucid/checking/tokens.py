@@ -8,22 +8,13 @@ from typing import Any, NamedTuple
 from pellucid.checking.chat import chat_facts
 from pellucid.checking.report import ChatFacts, EndToken
 from pellucid.facts.json_object import JsonObject
-from pellucid.loading.file_names import (
-    CONFIG_FILE,
-    GENERATION_CONFIG_FILE,
-    TOKENIZER_CONFIG_FILE,
-)
+from pellucid.loading import file_names
 from pellucid.loading.stored_model import StoredModel
+from pellucid.text import tokenizer_texts
 from pellucid.text.responses.family_records import find_answer_ends
-from pellucid.text.tokenizer_texts import (
-    find_tokenizer_file,
-    read_added_tokens,
-    read_chat_templates,
-    read_optional_json,
-)
 
 _GGUF_END_KEY = re.compile(r"tokenizer\.ggml\.(eos|eot|eom)_token_ids?")
-_EOS_TOKEN = f"{TOKENIZER_CONFIG_FILE}: eos_token"
+_EOS_TOKEN = f"{file_names.TOKENIZER_CONFIG_FILE}: eos_token"
 _ANSWER_FORMAT = "the format of its answers"
 
 
@@ -106,15 +97,15 @@ def _read_gguf(metadata: JsonObject) -> _Tokens:
 
 
 def _read_directory(directory: Path) -> _Tokens:
-    find_tokenizer_file(directory)
-    config = read_optional_json(directory / TOKENIZER_CONFIG_FILE)
-    templates = read_chat_templates(config, directory)
-    added = read_added_tokens(directory)
+    tokenizer_texts.find_tokenizer_file(directory)
+    config = tokenizer_texts.read_optional_json(directory / file_names.TOKENIZER_CONFIG_FILE)
+    templates = tokenizer_texts.read_chat_templates(config, directory)
+    added = tokenizer_texts.read_added_tokens(directory)
     eos = config.get("eos_token")
     eos_text = eos.get("content") if isinstance(eos, dict) else eos
     named = {_EOS_TOKEN: tuple(token_id for token_id, text in added.items() if text == eos_text)}
-    for file in (CONFIG_FILE, GENERATION_CONFIG_FILE):
-        values = read_optional_json(directory / file)
+    for file in (file_names.CONFIG_FILE, file_names.GENERATION_CONFIG_FILE):
+        values = tokenizer_texts.read_optional_json(directory / file)
         named[f"{file}: eos_token_id"] = _ids(values.get("eos_token_id"))
         if isinstance(text := values.get("text_config"), dict):
             named[f"{file}: text_config.eos_token_id"] = _ids(text.get("eos_token_id"))

@@ -10,21 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.quantization.formats import (
-    INT4,
-    INT4_K,
-    INT4_K16,
-    INT4_MIN,
-    INT4_S16,
-    INT5_K,
-    INT6_K16,
-    INT8,
-    INT8_MIN,
-    IQ4_NL,
-    IQ4_XS,
-    MXFP4,
-    IntegerFormat,
-)
+from pellucid.backends.quantization import formats
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
 from pellucid.loading.gguf_types import BLOCK_SIZES
 from pellucid.loading.gguf_types import TensorKind as Type
@@ -64,7 +50,7 @@ def inputs_of_row(num_bytes: int, block_type: Type) -> int:
     return num_bytes // block_bytes * block_size
 
 
-def format_of_blocks(block_type: Type) -> IntegerFormat:
+def format_of_blocks(block_type: Type) -> formats.IntegerFormat:
     """The format of `matrix_from_blocks`."""
     _, block_bytes = BLOCK_SIZES[block_type]
     return matrix_from_blocks(np.zeros((1, block_bytes), np.uint8), block_type).format
@@ -75,28 +61,28 @@ def format_of_blocks(block_type: Type) -> IntegerFormat:
 
 def _q8_0(blocks: Bytes) -> QuantizedMatrix:
     scales, codes = _split(blocks, 2)
-    return _matrix(INT8, codes.view(np.int8), _f16(scales))
+    return _matrix(formats.INT8, codes.view(np.int8), _f16(scales))
 
 
 def _q4_0(blocks: Bytes) -> QuantizedMatrix:
     scales, codes = _split(blocks, 2)
-    return _matrix(INT4, _parts(codes, 4), _f16(scales))
+    return _matrix(formats.INT4, _parts(codes, 4), _f16(scales))
 
 
 def _q4_1(blocks: Bytes) -> QuantizedMatrix:
     scales, minimums, codes = _split(blocks, 2, 2)
-    return _matrix(INT4_MIN, _parts(codes, 4), _f16(scales), _f16(minimums))
+    return _matrix(formats.INT4_MIN, _parts(codes, 4), _f16(scales), _f16(minimums))
 
 
 def _q5_0(blocks: Bytes) -> QuantizedMatrix:
     scales, fifth_bits, codes = _split(blocks, 2, 4)
-    return _matrix(INT8, _with_fifth_bits(codes, fifth_bits) - 16, _f16(scales))
+    return _matrix(formats.INT8, _with_fifth_bits(codes, fifth_bits) - 16, _f16(scales))
 
 
 def _q5_1(blocks: Bytes) -> QuantizedMatrix:
     scales, minimums, fifth_bits, codes = _split(blocks, 2, 2, 4)
     numbers = _with_fifth_bits(codes, fifth_bits)
-    return _matrix(INT8_MIN, numbers, _f16(scales), _f16(minimums))
+    return _matrix(formats.INT8_MIN, numbers, _f16(scales), _f16(minimums))
 
 
 def _q2_k(blocks: Bytes) -> QuantizedMatrix:
@@ -104,7 +90,7 @@ def _q2_k(blocks: Bytes) -> QuantizedMatrix:
     low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
     scales, minimums = (packed & 15).view(np.int8), (packed >> 4).view(np.int8)
     codes = low.reshape(*low.shape[:-2], 256)
-    return _matrix(INT4_K16, codes, scales, minimums, _f16(scale), -_f16(minimum))
+    return _matrix(formats.INT4_K16, codes, scales, minimums, _f16(scale), -_f16(minimum))
 
 
 def _q3_k(blocks: Bytes) -> QuantizedMatrix:
@@ -113,30 +99,32 @@ def _q3_k(blocks: Bytes) -> QuantizedMatrix:
     low = _parts(low.reshape(*low.shape[:-1], 2, 32), 2)  # each half gives four times 32
     codes = low.reshape(*low.shape[:-2], 256) | _parts(third_bits, 1) << 2
     scales = scale_codes.astype(np.int8) - 32
-    return _matrix(INT4_S16, codes + np.uint8(4), scales, scale_factors=_f16(scale))
+    return _matrix(formats.INT4_S16, codes + np.uint8(4), scales, scale_factors=_f16(scale))
 
 
 def _q4_k(blocks: Bytes) -> QuantizedMatrix:
     scale, minimum, packed, codes = _split(blocks, 2, 2, 12)
-    return _matrix(INT4_K, _k_nibbles(codes, 32), *_k_scales(packed), _f16(scale), -_f16(minimum))
+    return _matrix(
+        formats.INT4_K, _k_nibbles(codes, 32), *_k_scales(packed), _f16(scale), -_f16(minimum)
+    )
 
 
 def _q5_k(blocks: Bytes) -> QuantizedMatrix:
     scale, minimum, packed, fifth_bits, low = _split(blocks, 2, 2, 12, 32)
     codes = _k_nibbles(low, 32) | _parts(fifth_bits, 1) << 4
-    return _matrix(INT5_K, codes, *_k_scales(packed), _f16(scale), -_f16(minimum))
+    return _matrix(formats.INT5_K, codes, *_k_scales(packed), _f16(scale), -_f16(minimum))
 
 
 def _q6_k(blocks: Bytes) -> QuantizedMatrix:
     low, high, scale_codes, scale = _split(blocks, 128, 64, 16)
     high = _parts(high.reshape(*high.shape[:-1], 2, 32), 2).reshape(*low.shape[:-1], 256)
     codes = (_k_nibbles(low, 64) | high << 4).astype(np.int8) - 32
-    return _matrix(INT6_K16, codes, scale_codes.view(np.int8), scale_factors=_f16(scale))
+    return _matrix(formats.INT6_K16, codes, scale_codes.view(np.int8), scale_factors=_f16(scale))
 
 
 def _iq4_nl(blocks: Bytes) -> QuantizedMatrix:
     scales, codes = _split(blocks, 2)
-    return _matrix(IQ4_NL, _parts(codes, 4), _f16(scales))
+    return _matrix(formats.IQ4_NL, _parts(codes, 4), _f16(scales))
 
 
 def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
@@ -144,14 +132,14 @@ def _iq4_xs(blocks: Bytes) -> QuantizedMatrix:
     pairs = np.stack((low & 15, low >> 4), axis=-1).reshape(*low.shape[:-1], 8)
     high_bits = high.view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scales = (pairs | high_bits.astype(np.uint8) << 4).astype(np.int8) - 32
-    return _matrix(IQ4_XS, _k_nibbles(codes, 16), scales, scale_factors=_f16(scale))
+    return _matrix(formats.IQ4_XS, _k_nibbles(codes, 16), scales, scale_factors=_f16(scale))
 
 
 def _mxfp4(blocks: Bytes) -> QuantizedMatrix:
     """The codebook has doubled numbers, so exponents are one less. The scales 2^-127 and 2^-126, whose
     halves are no normal floats, become 0."""
     exponents, codes = _split(blocks, 1)
-    return _matrix(MXFP4, _parts(codes, 4), np.maximum(exponents, 1) - np.uint8(1))
+    return _matrix(formats.MXFP4, _parts(codes, 4), np.maximum(exponents, 1) - np.uint8(1))
 
 
 _READERS: Mapping[Type, Callable[[Bytes], QuantizedMatrix]] = {
@@ -214,7 +202,7 @@ def _f16(data: Bytes) -> npt.NDArray[np.float16]:
 
 
 def _matrix(
-    weight_format: IntegerFormat,
+    weight_format: formats.IntegerFormat,
     codes: npt.NDArray[Any],
     scales: npt.NDArray[Any],
     minimums: npt.NDArray[Any] | None = None,

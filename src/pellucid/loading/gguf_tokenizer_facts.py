@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pellucid.facts.json_object import JsonObject
+from pellucid.loading import gguf_tokenizer_keys as keys
 from pellucid.loading.gguf_splittings import SPLITTINGS, Splitting
-from pellucid.loading.gguf_tokenizer_keys import (
-    EOS_TOKEN_ID,
-    EOS_TOKEN_IDS,
-    MODEL,
-    PRE,
-    PREFIX,
-    check_keys,
-    find_change_of_text,
-    read_chat_templates,
-    read_end_token_ids,
-)
 from pellucid.loading.gguf_vocabulary import Vocabulary
 
 # Kinds of tokenizers, by llama.cpp's names (`tokenizer.ggml.model`).
@@ -81,14 +71,19 @@ def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts
     Raises:
         ValueError: a key is unknown or missing, or has a value that is not allowed.
     """
-    check_keys(metadata)
-    model, pre = metadata.string(MODEL), _read_pre(metadata)
+    keys.check_keys(metadata)
+    model, pre = metadata.string(keys.MODEL), _read_pre(metadata)
     kind = MERGED if pre in _MERGED_PRES and model in (BYTE_LEVEL, SCORED) else model
     splitting = SPLITTINGS.get(pre or "") if kind == BYTE_LEVEL else None
     adds_bos = model != BYTE_LEVEL if splitting is None else splitting.adds_bos
-    template, tool_template = read_chat_templates(metadata)
-    if template is not None and not {EOS_TOKEN_ID, EOS_TOKEN_IDS} & metadata.values.keys():
-        raise metadata.error(EOS_TOKEN_ID, "it is required: it ends the answers of a conversation")
+    template, tool_template = keys.read_chat_templates(metadata)
+    if (
+        template is not None
+        and not {keys.EOS_TOKEN_ID, keys.EOS_TOKEN_IDS} & metadata.values.keys()
+    ):
+        raise metadata.error(
+            keys.EOS_TOKEN_ID, "it is required: it ends the answers of a conversation"
+        )
     return GgufTokenizerFacts(
         kind,
         pre,
@@ -96,10 +91,10 @@ def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts
         splitting,
         len(vocabulary.tokens),
         vocabulary.special_tokens(),
-        vocabulary.texts_of_ends(read_end_token_ids(metadata)),
+        vocabulary.texts_of_ends(keys.read_end_token_ids(metadata)),
         # Files of Gemma 4 that say otherwise are wrong, and llama.cpp corrects them too.
-        metadata.boolean(f"{PREFIX}add_bos_token", adds_bos) or MERGED in (model, pre),
-        metadata.boolean(f"{PREFIX}add_eos_token", False),
+        metadata.boolean(f"{keys.PREFIX}add_bos_token", adds_bos) or MERGED in (model, pre),
+        metadata.boolean(f"{keys.PREFIX}add_eos_token", False),
         template,
         tool_template,
     )
@@ -119,19 +114,19 @@ def find_tokenizer_refusal(metadata: JsonObject) -> str | None:
 
 def _find_refused_key(metadata: JsonObject) -> tuple[str, str | None]:
     """The key that a tokenizer is refused for, and why; no reason where it is not."""
-    if MODEL not in metadata.values:
-        return MODEL, _NO_TOKENIZER
-    model, pre = metadata.string(MODEL), _read_pre(metadata)
+    if keys.MODEL not in metadata.values:
+        return keys.MODEL, _NO_TOKENIZER
+    model, pre = metadata.string(keys.MODEL), _read_pre(metadata)
     if model not in (BYTE_LEVEL, SCORED, MERGED):
-        return MODEL, _REFUSED_KINDS.get(model, "there is no such kind")
+        return keys.MODEL, _REFUSED_KINDS.get(model, "there is no such kind")
     if model == BYTE_LEVEL and pre is None:
-        return PRE, "the file does not say how to split text into words"
+        return keys.PRE, "the file does not say how to split text into words"
     if model == BYTE_LEVEL and pre not in SPLITTINGS and pre not in _MERGED_PRES:
-        return PRE, "is no known splitting of words"
-    if (key := find_change_of_text(metadata)) is not None:
+        return keys.PRE, "is no known splitting of words"
+    if (key := keys.find_change_of_text(metadata)) is not None:
         return key, "is not supported"
-    return MODEL, None
+    return keys.MODEL, None
 
 
 def _read_pre(metadata: JsonObject) -> str | None:
-    return metadata.string(PRE) if PRE in metadata.values else None
+    return metadata.string(keys.PRE) if keys.PRE in metadata.values else None

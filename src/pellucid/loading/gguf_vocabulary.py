@@ -7,14 +7,7 @@ from typing import Any
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import shown
-from pellucid.loading.gguf_tokenizer_keys import (
-    END_ROLES,
-    EOS_TOKEN_IDS,
-    PREFIX,
-    TOKEN_TYPE,
-    TOKENS,
-    role_id,
-)
+from pellucid.loading import gguf_tokenizer_keys as tokenizer_keys
 
 # By the names that chat templates use.
 _ROLES = {
@@ -55,13 +48,13 @@ class Vocabulary:
 
     def __init__(self, metadata: JsonObject) -> None:
         self._metadata = metadata
-        self.tokens = metadata.optional_strings(TOKENS) or ()
+        self.tokens = metadata.optional_strings(tokenizer_keys.TOKENS) or ()
         if not self.tokens:
-            raise metadata.error(TOKENS, "must be a list of strings")
+            raise metadata.error(tokenizer_keys.TOKENS, "must be a list of strings")
         self.types = self._read_types()
         if unknown := set(self.types).difference(TokenType):
             raise ValueError(
-                f"{metadata.path}: {TOKEN_TYPE} holds {min(unknown)}: supported are "
+                f"{metadata.path}: {tokenizer_keys.TOKEN_TYPE} holds {min(unknown)}: supported are "
                 f"{min(TokenType)} to {max(TokenType)}"
             )
         if len(set(self.tokens)) < len(self.tokens):
@@ -69,10 +62,10 @@ class Vocabulary:
 
     def _read_types(self) -> Sequence[int]:
         keys = self._metadata.values.keys()
-        if TOKEN_TYPE in keys or any(
-            f"{PREFIX}{role}_token_id" in keys for role in _ROLES.values()
+        if tokenizer_keys.TOKEN_TYPE in keys or any(
+            f"{tokenizer_keys.PREFIX}{role}_token_id" in keys for role in _ROLES.values()
         ):
-            return self.numbers(TOKEN_TYPE, (int,))
+            return self.numbers(tokenizer_keys.TOKEN_TYPE, (int,))
         return [TokenType.NORMAL] * len(self.tokens)  # no token is special
 
     @cached_property
@@ -93,7 +86,9 @@ class Vocabulary:
         ids = dict(used)
         if len(ids) < len(used):
             twice = next(token for token, token_id in used if ids[token] != token_id)
-            raise ValueError(f"{self._metadata.path}: {TOKENS} holds {shown(twice)} twice")
+            raise ValueError(
+                f"{self._metadata.path}: {tokenizer_keys.TOKENS} holds {shown(twice)} twice"
+            )
         return ids
 
     def numbers(self, key: str, types: tuple[type, ...] = (int, float)) -> Sequence[Any]:
@@ -120,8 +115,8 @@ class Vocabulary:
         """
         found = {}
         for name, role in _ROLES.items():
-            key = f"{PREFIX}{role}_token_id"
-            token_id = role_id(self._metadata, key)
+            key = f"{tokenizer_keys.PREFIX}{role}_token_id"
+            token_id = tokenizer_keys.role_id(self._metadata, key)
             if token_id is None or (role in _MAY_LACK and token_id >= len(self.tokens)):
                 continue
             self._check_range(key, token_id)
@@ -134,11 +129,11 @@ class Vocabulary:
         Raises:
             ValueError: the list lacks one of them.
         """
-        for role in END_ROLES:
-            key = f"{PREFIX}{role}_token_id"
-            self._check_range(key, role_id(self._metadata, key))
+        for role in tokenizer_keys.END_ROLES:
+            key = f"{tokenizer_keys.PREFIX}{role}_token_id"
+            self._check_range(key, tokenizer_keys.role_id(self._metadata, key))
         for token_id in end_token_ids:
-            self._check_range(EOS_TOKEN_IDS, token_id)
+            self._check_range(tokenizer_keys.EOS_TOKEN_IDS, token_id)
         return {token_id: self.tokens[token_id] for token_id in end_token_ids}
 
     def _check_range(self, key: str, token_id: int | None) -> None:

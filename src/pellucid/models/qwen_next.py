@@ -12,16 +12,8 @@ from typing import Any
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import GatedDeltaNetConfig, LayerConfig, ModelConfig
 from pellucid.models import config_json, mixture
+from pellucid.models import gguf_metadata as gguf
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.gguf_metadata import (
-    FEED_FORWARD,
-    KV_HEADS,
-    NORM_AND_ROPE_KEYS,
-    SHARED_WIDTH,
-    GgufMetadata,
-    llama_like_values,
-    num_layers,
-)
 from pellucid.models.rope_config import FULL
 from pellucid.models.stored_weights import (
     LLAMA_WEIGHTS,
@@ -205,19 +197,19 @@ _INTERVAL, _RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 _REORDERED = "ssm.v_head_reordered"
 _KERNEL, _STATE, _GROUPS = "ssm.conv_kernel", "ssm.state_size", "ssm.group_count"
 _RANK, _INNER = "ssm.time_step_rank", "ssm.inner_size"
-_KEYS = NORM_AND_ROPE_KEYS | {_INTERVAL, _RECURRENT, _REORDERED}
+_KEYS = gguf.NORM_AND_ROPE_KEYS | {_INTERVAL, _RECURRENT, _REORDERED}
 _KEYS |= {_KERNEL, _STATE, _GROUPS, _RANK, _INNER}
 
 
-def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_qwen35(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     layer_types, num_kv_heads = _layer_types(metadata)
-    metadata = metadata.with_value(KV_HEADS, num_kv_heads)
+    metadata = metadata.with_value(gguf.KV_HEADS, num_kv_heads)
     num_value_heads = metadata.integer(_RANK)
     inner = metadata.integer(_INNER)
     if inner % num_value_heads:
         raise metadata.error(_INNER, f"must be a multiple of {_RANK}={num_value_heads}")
     return {
-        **llama_like_values(metadata, partial_rotary=True),
+        **gguf.llama_like_values(metadata, partial_rotary=True),
         "layer_types": layer_types,
         "linear_conv_kernel_dim": metadata.integer(_KERNEL),
         "linear_key_head_dim": metadata.integer(_STATE),
@@ -229,10 +221,10 @@ def _gguf_qwen35(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
+def _layer_types(metadata: gguf.GgufMetadata) -> tuple[list[str], int]:
     """`layer_types` of config.json, and the number of kv-heads of layers with attention."""
-    count = num_layers(metadata)
-    heads = metadata.of_layers(KV_HEADS, minimum=0)
+    count = gguf.num_layers(metadata)
+    heads = metadata.of_layers(gguf.KV_HEADS, minimum=0)
     if metadata.get(_RECURRENT) is not None:
         is_full = [not flag for flag in metadata.flags_of_layers(_RECURRENT)]
     elif 0 in heads:  # delta nets have none
@@ -245,13 +237,15 @@ def _layer_types(metadata: GgufMetadata) -> tuple[list[str], int]:
         raise metadata.error(key, "at least one layer must have attention")
     used = {number for number, full in zip(heads, is_full, strict=True) if full}
     if len(used) != 1 or 0 in used:
-        raise metadata.error(KV_HEADS, "must be the same for all layers with attention, at least 1")
+        raise metadata.error(
+            gguf.KV_HEADS, "must be the same for all layers with attention, at least 1"
+        )
     return [FULL if full else _LINEAR for full in is_full], used.pop()
 
 
-def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
-    if metadata.get(FEED_FORWARD) is None:  # all layers have experts
-        metadata = metadata.with_value(FEED_FORWARD, mixture.gguf_shared_width(metadata))
+def _gguf_qwen35_moe(metadata: gguf.GgufMetadata) -> dict[str, Any]:
+    if metadata.get(gguf.FEED_FORWARD) is None:  # all layers have experts
+        metadata = metadata.with_value(gguf.FEED_FORWARD, mixture.gguf_shared_width(metadata))
     return {
         **_gguf_qwen35(metadata),
         **mixture.gguf_experts(metadata),
@@ -260,7 +254,7 @@ def _gguf_qwen35_moe(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _gguf_qwen3_next(metadata: GgufMetadata) -> dict[str, Any]:
+def _gguf_qwen3_next(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     # llama.cpp has experts in all layers, and leaves v-heads in the order of config.json.
     return {
         **_gguf_qwen35_moe(metadata),
@@ -285,7 +279,7 @@ QWEN35_MOE = Family(
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen35moe",
-        _KEYS | mixture.EXPERT_KEYS | {SHARED_WIDTH},
+        _KEYS | mixture.EXPERT_KEYS | {gguf.SHARED_WIDTH},
         _gguf_qwen35_moe,
         variants=mixture.JOINED_GATE_UP,
     ),
@@ -299,7 +293,7 @@ QWEN3_NEXT = Family(
     variants=mixture.STACKED_EXPERTS,
     gguf=GgufFamily(
         "qwen3next",
-        _KEYS | mixture.EXPERT_KEYS | mixture.NORMALIZED_KEYS | {SHARED_WIDTH},
+        _KEYS | mixture.EXPERT_KEYS | mixture.NORMALIZED_KEYS | {gguf.SHARED_WIDTH},
         _gguf_qwen3_next,
         variants={**mixture.JOINED_GATE_UP, **_INTERLEAVED},
     ),

@@ -11,13 +11,7 @@ from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta
 from pellucid.server.streaming import TextChunks
 from pellucid.text.reasoning_tokens import ReasoningTokens
-from pellucid.text.responses.deltas import (
-    ContentText,
-    ReasoningText,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from pellucid.text.responses import deltas
 from pellucid.text.responses.parser import ResponseParser
 
 
@@ -166,15 +160,15 @@ class AnswerBlocks:
         if delta.finish_reason is not None:
             parsed += self._parser.flush()
         for part in parsed:
-            if isinstance(part, ContentText):
+            if isinstance(part, deltas.ContentText):
                 self._grow(BlockKind.TEXT, part.text, events)
-            elif isinstance(part, ReasoningText):
+            elif isinstance(part, deltas.ReasoningText):
                 self._grow(BlockKind.REASONING, part.text, events)
-            elif isinstance(part, ToolCallStart):
+            elif isinstance(part, deltas.ToolCallStart):
                 self._begin(BlockKind.CALL, events, new_call_id(), part.name)
-            elif isinstance(part, ToolCallArguments):
+            elif isinstance(part, deltas.ToolCallArguments):
                 self._grow(BlockKind.CALL, part.text, events)
-            elif isinstance(part, ToolCallEnd):
+            elif isinstance(part, deltas.ToolCallEnd):
                 events += self.close()
         return events
 

@@ -11,14 +11,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.call_warnings import Warnings
 from pellucid.server.errors import refused
 from pellucid.server.fields import FieldTable, honoured, neutral_at, not_served, without_effect
-from pellucid.server.protocols.answer_rules import (
-    AnswerRule,
-    grammar_rule,
-    one_rule,
-    openai_format_rule,
-    schema_rule,
-    structured_outputs_rule,
-)
+from pellucid.server.protocols import answer_rules
 from pellucid.server.protocols.ask import AskBody
 from pellucid.server.protocols.reasoning import given_budget
 from pellucid.server.protocols.sampling import with_given
@@ -106,17 +99,17 @@ class SamplingFields(AskBody, kw_only=True):
         """See `GenerationRequest.cache_salt`. One that nobody else has keeps a prompt out of what is shared."""
         return secrets.token_hex() if self.cache_prompt is False else self.cache_salt
 
-    def format_rule(self) -> AnswerRule | None:
+    def format_rule(self) -> answer_rules.AnswerRule | None:
         """What the client wants each text to be.
 
         Raises:
             ApiError: it says so in a wrong form, or twice.
         """
-        return one_rule(
-            openai_format_rule(self.response_format, "response_format"),
-            structured_outputs_rule(self.structured_outputs),
-            grammar_rule(self.grammar, "grammar"),
-            schema_rule(self.json_schema, "json_schema"),
+        return answer_rules.one_rule(
+            answer_rules.openai_format_rule(self.response_format, "response_format"),
+            answer_rules.structured_outputs_rule(self.structured_outputs),
+            answer_rules.grammar_rule(self.grammar, "grammar"),
+            answer_rules.schema_rule(self.json_schema, "json_schema"),
         )
 
     def budgets(self, tokenizer: Tokenizer, warnings: list[str]) -> Sequence[int | None]:
