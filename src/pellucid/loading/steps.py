@@ -7,23 +7,11 @@ from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.facts.model_config import AttentionConfig, LayerConfig
 from pellucid.loading.tensor_source import as_floats
-from pellucid.models.stored_weights import (
-    Alternate,
-    Depthwise,
-    Half,
-    HalvesFirst,
-    NegativeExp,
-    Offset,
-    Rows,
-    Shape,
-    Step,
-    Transposed,
-    TransposedOrNot,
-)
+from pellucid.models import stored_weights as steps
 
 
 def take(
-    step: Step, tensor: UniformMatrix, shape: Shape, layer: LayerConfig | None
+    step: steps.Step, tensor: UniformMatrix, shape: steps.Shape, layer: LayerConfig | None
 ) -> UniformMatrix:
     """A tensor after a step, perhaps a view of it.
 
@@ -36,24 +24,24 @@ def take(
         ValueError: the tensor has too few rows. The message continues the tensor's name.
     """
     match step:
-        case Transposed():
+        case steps.Transposed():
             return np.asarray(as_floats(tensor).T)
-        case TransposedOrNot():
+        case steps.TransposedOrNot():
             return tensor if tensor.shape == shape else np.asarray(as_floats(tensor).T)
-        case Offset():
+        case steps.Offset():
             return np.asarray(as_floats(tensor).astype(np.float32) + np.float32(step.amount))
-        case NegativeExp():
+        case steps.NegativeExp():
             return np.asarray(-np.exp(as_floats(tensor).astype(np.float32)))
-        case Alternate():
+        case steps.Alternate():
             return _rows(tensor, slice(step.index, None, 2))
-        case Half():
+        case steps.Half():
             return _rows(tensor, slice(step.index * shape[0], (step.index + 1) * shape[0]))
-        case Depthwise():
+        case steps.Depthwise():
             return as_floats(tensor).reshape(shape)
-        case Rows():
+        case steps.Rows():
             assert layer is not None
             return _ordered(tensor, np.array(step.order(layer)))
-        case HalvesFirst():
+        case steps.HalvesFirst():
             assert layer is not None and layer.attention is not None
             return _rows(tensor, _halves_first(tensor.shape[0], layer.attention))
     raise NotImplementedError(step)

@@ -163,11 +163,11 @@ class RecurrentStates:
     # ---- going back
 
     def can_rewind(self, request: Request) -> bool:
-        """Whether a request can be rewound after wrong drafts without computing all of its text again."""
+        """`KVCacheManager.can_rewind`."""
         return self.pool.num_free_spares > 0 or not request.num_computed_tokens
 
     def checkpoint(self, request: Request) -> None:
-        """Copies a request's states for the next `rewind`. Call it before a step with drafts, if `can_rewind`."""
+        """`KVCacheManager.checkpoint`."""
         if not request.num_computed_tokens:
             return
         states = self._of(request)
@@ -176,15 +176,8 @@ class RecurrentStates:
         self._block_ops.append(_copy(states.slot, states.checkpoint.slot))
 
     def rewind(self, request: Request, num_tokens: int) -> int:
-        """Takes a request back to the states after at most `num_tokens`: those that it has, the copy that `checkpoint`
-        made, or those of an empty text. The copy is dropped.
-
-        Args:
-            num_tokens: at most the computed tokens.
-
-        Returns:
-            After how many tokens the states are.
-        """
+        """`KVCacheManager.rewind`: to the states that a request has, to the copy that `checkpoint` made, or to those of
+        an empty text. Returns after how many tokens the states are."""
         states = self._of(request)
         checkpoint, states.checkpoint = states.checkpoint, None
         if num_tokens < request.num_computed_tokens:

@@ -38,7 +38,7 @@ class BodyMemory:
         self.used += num_bytes
         self._used_by[owner] += num_bytes
 
-    def release_tail(self, owner: str, num_bytes: int) -> None:
+    def release(self, owner: str, num_bytes: int) -> None:
         self.used -= num_bytes
         self._used_by[owner] -= num_bytes
         if not self._used_by[owner]:
@@ -69,5 +69,5 @@ class HeldBody:
     def release(self) -> None:
         """May be called more than once."""
         if self._num_counted:
-            self.memory.release_tail(self.owner, self._num_counted)
+            self.memory.release(self.owner, self._num_counted)
             self._num_counted = 0
