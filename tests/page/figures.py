@@ -642,6 +642,17 @@ class Moment:
         naive = sum(prompt + made for made in range(output))
         return f"{digits(prompt + output - 1)} without a cache {digits(naive)}"
 
+    # Chat
+
+    def prompts_from_cache(self) -> str:
+        """Of all turns, which are the calls of chat completions; the marked text begins with it."""
+        computed = 0
+        for path, frames in self.replies:
+            if path == "/v1/chat/completions":
+                usage = [each["usage"] for each in frames if each.get("usage")][-1]
+                computed += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        return f"they computed {count(computed)}."
+
     # Learn, and the header
 
     def most_per_second(self) -> str:
@@ -743,6 +754,7 @@ DEFINITIONS: dict[tuple[str, str], Definition] = {
     ("plan", "steps"): Moment.num_steps,
     ("plan", "measured time"): Moment.step_time,
     ("plan", "ratio"): Moment.step_ratio,
+    ("chat", "prompt tokens from the cache"): Moment.prompts_from_cache,
     ("learn", "the most tokens a second"): Moment.most_per_second,
     ("every view", "the cost of looking"): Moment.looking,
 }

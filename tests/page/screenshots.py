@@ -24,10 +24,10 @@ LESSONS = (
     "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
     "numbers", "questions", "record",
 )  # fmt: skip
-VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn")
+VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn", "chat")
 WIDTHS = (1440, 900, 360)
 THEMES = ("light", "dark")
-PICTURED = (*VIEWS[:-1], "learn-with-without")
+PICTURED = (*(view for view in VIEWS if view != "learn"), "learn-with-without")
 
 # What each view runs before its picture is taken: a promise.
 GENERATE = """async () => {
@@ -56,6 +56,18 @@ COMPARE = """async () => {
 }"""
 SPECULATE = "() => pellucid.views.speculate.start()"
 SERVE = "() => pellucid.views.serve.start()"
+CHAT = """async () => {
+  const chat = pellucid.views.chat;
+  const last = () => chat.branch.value.at(-1);
+  for (const text of ["Once upon a time there was a small dog.", "What did the dog do next?"]) {
+    chat.set({ params: { seed: 4, max_tokens: 60 } });
+    chat.send(text, []);
+    while (last()?.status !== "whole") await new Promise(requestAnimationFrame);
+  }
+  const { parts } = last();
+  while (!pellucid.store.requests.get(parts[0].req)?.ledger) await new Promise(requestAnimationFrame);
+  chat.inside.value = { what: "token", message: last().id, at: 12 };
+}"""
 LESSON = """async (module) => {
   const { STEPS } = await import(module);
   const done = {};
@@ -107,6 +119,14 @@ def prepared_pages(page: Any, url: str, views: list[str]) -> Iterator[tuple[str,
                 page.evaluate(LESSON, f"{folder}views/learn.js")
                 for lesson in LESSONS:
                     yield f"{view}-{lesson}", f"{view}?step={lesson}"
+            case "chat":
+                wait_until(page, "pellucid.views.chat.isReady.value")
+                page.evaluate(CHAT)
+                page.locator(".inside .read-list").wait_for()
+                yield view, view
+                page.keyboard.press("w")
+                page.locator(".inside .ledger").wait_for()
+                yield f"{view}-why", view
             case _:
                 yield view, view
 

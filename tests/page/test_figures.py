@@ -147,7 +147,7 @@ def _ends_with(text: str, expected: str) -> bool:
 def _parsed(text: str) -> Any:
     if text.startswith("data: ") or "\n\ndata: " in text:
         lines = [line.removeprefix("data: ") for line in text.splitlines() if line[:6] == "data: "]
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line != "[DONE]"]
     return json.loads(text) if text[:1] in "{[" else text
 
 
@@ -324,6 +324,21 @@ def test_figures_of_the_plan(reader: Reader) -> None:
         reader.look(moment, req)
         reader.check()
     reader.has_seen("plan")
+
+
+def test_figures_of_a_chat(reader: Reader, server: RunningServer) -> None:
+    page = reader.open("chat")
+    wait_until(page, "pellucid.views.chat?.isReady.value")
+    for text in ("The old miller and the king", "And then?"):
+        page.evaluate(
+            "text => { const { chat } = pellucid.views; chat.set({ params: { max_tokens: 20, seed: 1 } });"
+            " chat.send(text, []); }",
+            text,
+        )
+        wait_until(page, "pellucid.views.chat.branch.value.at(-1).status === 'whole'")
+    wait_for_all_events(page, server)
+    reader.check()
+    reader.has_seen("chat")
 
 
 def test_figures_of_learn_and_of_the_header(reader: Reader) -> None:

@@ -7,7 +7,7 @@ import pytest
 from page.browser import wait_until
 from page.conftest import wait_for_all_events
 
-VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn")
+VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat")
 
 
 def test_each_view_opens_by_its_key(page: Any) -> None:

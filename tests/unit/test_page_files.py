@@ -12,8 +12,9 @@ from pellucid.observing.page_files import WEB_FOLDER, page_files, security_polic
 
 # Bytes of all files but recordings, which are data: gzipped together, as a folder is sent, and each alone, as a
 # server sends them. docs/LOG.md says what less would need.
-MAX_TOGETHER = 150_000
-MAX_ALONE = 150_000
+# Of these, 90 kB are the libraries that Chat loads.
+MAX_TOGETHER = 240_000
+MAX_ALONE = 265_000
 MAX_FIRST_VIEW = 80_000
 MAX_RECORDINGS = 45_000
 OWN_SCRIPTS = [path for path in sorted(WEB_FOLDER.rglob("*.js")) if "vendor" not in path.parts]
@@ -42,12 +43,15 @@ def test_all_files_are_small() -> None:
     assert sum(sizes.values()) <= MAX_ALONE, sizes
     later = (
         "cache/",
+        "chat/",
         "compare/",
         "lesson/",
         "plan/",
         "serve/",
         "speculate/",
         "timeline/",
+        "vendor/highlight",
+        "vendor/markdown-it",
         "views/",
     )
     first = {name: size for name, size in sizes.items() if not name.startswith(later)}

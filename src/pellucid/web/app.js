@@ -9,7 +9,7 @@ import { isHelpOpen, KeySheet, listenToKeys, Select, useKeys } from "./parts/pan
 import { createSession, SPEEDS } from "./state/session.js";
 
 /** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
-const VIEWS = ["Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn"].map((title) => [title.toLowerCase(), title]);
+const VIEWS = ["Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat"].map((title) => [title.toLowerCase(), title]);
 
 const session = createSession();
 
@@ -37,7 +37,7 @@ function App() {
     <${Header} view=${known} />
     <${Notice} />
     <main id="main" tabindex="-1" class=${`view-${known}`}><${CurrentView} key=${known} name=${known} /></main>
-    <${TimeBar} />
+    ${known !== "chat" && html`<${TimeBar} />`}
     <${KeySheet} settings=${settings} />
   `;
 }
@@ -70,6 +70,7 @@ function Header({ view }) {
   const looking = row < 0 ? -1 : store.stats.get("obs_frac", row);
   return html`<header class="top">
     <a class="logo" href="#generate"><i></i>pellucid</a>
+    <h1 class="spoken">${VIEWS.find(([name]) => name === view)?.[1]}</h1>
     <nav aria-label="Views">
       ${VIEWS.map(
         ([name, title], index) =>

@@ -5,6 +5,6 @@ import htm from "htm";
 import { h } from "preact";
 
 export const html = htm.bind(h);
-export { render } from "preact";
+export { Fragment, h, render } from "preact";
 export { useEffect, useId, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 export { computed, effect, signal, untracked, useSignal } from "@preact/signals";

@@ -612,4 +612,89 @@ declare global {
     eachUs: number;
     totalUs: number;
   }
+
+  // ---- Chat
+
+  interface TextFile {
+    name: string;
+    text: string;
+  }
+
+  /** A call of a tool; the arguments are JSON as the model wrote it. */
+  interface ToolCall {
+    id: string;
+    name: string;
+    arguments: string;
+  }
+
+  /** What is said in a conversation. */
+  interface Message {
+    id: string;
+    /** Its conversation's id. */
+    conversation: string;
+    /** The message before it; "": it is the first. */
+    parent: string;
+    role: "user" | "assistant" | "tool";
+    /** Of an answer: Markdown. */
+    text: string;
+    /** Milliseconds of the clock, later than those of all messages that were there before. */
+    at: number;
+    /** Of an answer; all others are whole. */
+    status: "writing" | "whole" | "stopped" | "failed";
+    files?: TextFile[];
+    reasoning?: string;
+    calls?: ToolCall[];
+    /** Of a tool's result: the call. */
+    callId?: string;
+    seed?: number;
+    /** "": the server's own. */
+    model?: string;
+    finish?: string;
+    /** Why it failed. */
+    problem?: string;
+    /** Tokens that it had when somebody had it go on. */
+    goneOn?: number;
+    /** Tokens: of the prompt, of them found in the cache, of the answer. */
+    usage?: { prompt: number; cached: number; output: number };
+    /** The requests that wrote it: the engine's name, its run, and where in the text each began. */
+    parts?: { req: string; boot: string; from: number }[];
+  }
+
+  /** Sampling; what is left out is the model's own. */
+  interface ChatParams {
+    temperature?: number;
+    top_p?: number;
+    top_k?: number;
+    min_p?: number;
+    max_tokens?: number;
+    seed?: number;
+  }
+
+  interface Conversation {
+    id: string;
+    /** "": nothing has been said yet. */
+    title: string;
+    made: number;
+    changed: number;
+    /** The message with which the shown branch ends; "": none. */
+    leaf: string;
+    /** What somebody has begun to write. */
+    draft: string;
+    system: string;
+    /** "": the server's own. */
+    model: string;
+    params: ChatParams;
+    /** JSON: a list of tools; "": none. */
+    tools: string;
+  }
+
+  /** What is looked at beside a conversation. */
+  interface Inside {
+    what: "conversation" | "slow" | "token";
+    /** The answer's id. */
+    message: string;
+    /** Where in its text. */
+    at: number;
+  }
+  type Chat = ReturnType<typeof import("./chat/state.js").chatState>;
 }

@@ -106,7 +106,7 @@ function Ending({ focus }) {
 }
 
 /** @param {{session: Session, focus: Focus}} props */
-function Took({ session, focus }) {
+export function Took({ session, focus }) {
   const { store, cursor } = session;
   const { request, promptTok, count } = focus;
   if (count === 0) return null;

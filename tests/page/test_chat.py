@@ -1,0 +1,261 @@
+"""Chat: conversations that survive, answers that go on, words that open, Markdown in which nothing runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from page.browser import wait_until
+from page.conftest import opened_page, wait_for_all_events
+from page.test_elements import AXE
+
+LAST = "pellucid.views.chat.branch.value.at(-1)"
+HOSTILE = """<script>window.ran = 1</script>
+
+<img src=x onerror='window.ran = 2'>
+
+[a](javascript:window.ran=3) ![b](https://elsewhere.example/x.png)
+
+```html
+<script>window.ran = 4</script>
+```
+
+| a | <b onclick='window.ran = 5'>b</b> |
+|---|---|
+| `<i>` | <svg onload=window.ran=6> |
+
+<iframe srcdoc='<script>parent.ran = 7</script>'></iframe> [c](data:text/html,<script>1</script>) <https://example.com>
+
+"""
+OF_ANSWERS = {
+    "A",
+    "BLOCKQUOTE",
+    "BR",
+    "BUTTON",
+    "CODE",
+    "DIV",
+    "EM",
+    "FIGCAPTION",
+    "FIGURE",
+    "H3",
+    "H4",
+    "H5",
+    "H6",
+    "HR",
+    "I",
+    "LI",
+    "OL",
+    "P",
+}
+OF_ANSWERS |= {"PRE", "S", "SPAN", "STRONG", "TABLE", "TBODY", "TD", "TH", "THEAD", "TR", "UL"}
+
+
+@pytest.fixture
+def chat(page: Any) -> Any:
+    return opened_chat(page)
+
+
+def opened_chat(page: Any) -> Any:
+    page.keyboard.press("9")
+    page.locator("#say").wait_for()
+    wait_until(page, "pellucid.views.chat.isReady.value")
+    set_params(page, max_tokens=24, seed=4)
+    return page
+
+
+def set_params(page: Any, **params: int) -> None:
+    page.evaluate("params => pellucid.views.chat.set({ params })", params)
+
+
+def say(page: Any, text: str) -> None:
+    """By keyboard alone."""
+    page.keyboard.press("/")
+    page.keyboard.insert_text(text)
+    page.keyboard.press("Enter")
+    wait_until(page, f"{LAST}?.role === 'assistant'")
+    page.keyboard.press("Escape")
+
+
+def until_whole(page: Any) -> dict[str, Any]:
+    wait_until(page, f"{LAST}.status === 'whole'")
+    return page.evaluate(LAST)
+
+
+def test_a_conversation_stays_and_is_the_one_that_other_clients_have(
+    chat: Any, server: Any
+) -> None:
+    question = "Once upon a time there was a small dog who lived near the sea. " * 3
+    say(chat, question)
+    first = until_whole(chat)
+    say(chat, "And then?")
+    second = until_whole(chat)
+    assert second["usage"]["cached"] > 0
+    chat.reload()
+    chat.locator("#say").wait_for()
+    wait_until(chat, f"{LAST}?.text === {json.dumps(second['text'])}")
+    messages = [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": first["text"]},
+        {"role": "user", "content": "And then?"},
+    ]
+    body = {"model": "tested", "messages": messages, "max_tokens": 24, "seed": 4}
+    reply = server.post("/v1/chat/completions", body).json
+    assert reply["choices"][0]["message"]["content"] == second["text"]
+
+
+def test_an_answer_goes_on_after_a_reload_as_if_nothing_had_happened(chat: Any) -> None:
+    set_params(chat, max_tokens=600, seed=4)
+    say(chat, "Tell me a long story of the sea.")
+    whole = until_whole(chat)
+    chat.keyboard.press("a")  # the same again, and a reload in its middle
+    wait_until(chat, f"{LAST}.status === 'writing' && {LAST}.text.length > 40")
+    chat.evaluate("() => new Promise((done) => setTimeout(done, 0))")
+    chat.reload()
+    chat.locator("#say").wait_for()
+    wait_until(chat, f"{LAST}?.role === 'assistant'")
+    again = until_whole(chat)
+    assert again["id"] != whole["id"]
+    assert again["text"] == whole["text"]
+
+
+def test_edits_and_new_answers_are_branches(chat: Any) -> None:
+    say(chat, "Once upon a time")
+    first = until_whole(chat)
+    set_params(chat, max_tokens=24, seed=5)
+    chat.keyboard.press("a")
+    wait_until(chat, f"{LAST}.id !== {json.dumps(first['id'])}")
+    second = until_whole(chat)
+    assert second["text"] != first["text"]
+    chat.get_by_role("button", name="the branch before").click()
+    wait_until(chat, f"{LAST}.id === {json.dumps(first['id'])}")
+    chat.get_by_role("button", name="edit").click()
+    chat.get_by_label("edited message").fill("The old miller")
+    chat.get_by_role("button", name="Send as a new branch").click()
+    wait_until(chat, "pellucid.views.chat.branch.value[0]?.text === 'The old miller'")
+    until_whole(chat)
+    assert chat.evaluate("pellucid.views.chat.messages.value.size") == 5
+    chat.get_by_role("button", name="the branch before").click()
+    wait_until(chat, f"{LAST}.id === {json.dumps(second['id'])}")
+
+
+def test_a_word_opens_the_token_that_wrote_it(chat: Any, server: Any) -> None:
+    say(chat, "Once upon a time")
+    answer = until_whole(chat)
+    wait_for_all_events(chat, server)
+    chat.keyboard.press(".")
+    for _ in range(4):
+        chat.keyboard.press(".")
+    wait_until(chat, "pellucid.selection.pos.value >= 0")
+    token = chat.evaluate("""() => {
+      const request = pellucid.store.requests.get(pellucid.selection.req.value);
+      const tokens = request.tokens.map((row) => pellucid.store.token(row));
+      return tokens.find(({ pos }) => pos === pellucid.selection.pos.value);
+    }""")
+    at = chat.evaluate("pellucid.views.chat.inside.value.at")
+    assert token["text"] and answer["text"].startswith(token["text"], at)
+    chat.locator(".inside .candidates .chosen", has_text=token["text"].strip()).wait_for()
+    chat.locator(".inside .read-list").wait_for()
+    box = chat.locator(".answer-text [data-at]").first.bounding_box()
+    chat.mouse.click(box["x"] + 3, box["y"] + 8)  # the first word
+    wait_until(chat, "pellucid.views.chat.inside.value.at === 0")
+    chat.keyboard.press("w")
+    chat.locator(".inside .ledger-sum").wait_for()
+    chat.keyboard.press("Escape")
+    chat.locator(".growth li").first.wait_for()
+
+
+def test_nothing_of_hostile_markdown_runs(chat: Any) -> None:
+    text = HOSTILE * (200_000 // len(HOSTILE) + 1)
+    say(chat, "Once")
+    until_whole(chat)
+    chat.evaluate(
+        "text => { const chat = pellucid.views.chat; const last = chat.branch.value.at(-1);"
+        " chat.messages.value = new Map(chat.messages.value).set(last.id, {...last, text}); }",
+        text,
+    )
+    wait_until(chat, "document.querySelectorAll('.answer-text .code-block').length > 300")
+    chat.locator(".answer-text .hl-tag, .answer-text .hl-name").first.wait_for()
+    names = chat.evaluate(
+        "[...new Set([...document.querySelectorAll('.answer-text *')].map((each) => each.tagName))]"
+    )
+    assert set(names) <= OF_ANSWERS
+    links = chat.evaluate(
+        "[...new Set([...document.querySelectorAll('.answer-text a')].map((each) => each.href))]"
+    )
+    assert set(links) == {"https://elsewhere.example/x.png", "https://example.com/"}
+    assert chat.evaluate("window.ran") is None
+    shown = chat.evaluate("document.querySelector('.answer-text').innerText")
+    assert "<script>window.ran = 1</script>" in shown and "<img src=x" in shown
+
+
+def test_conversations_are_exported_imported_and_deleted(chat: Any, tmp_path: Path) -> None:
+    say(chat, "Once upon a time")
+    answer = until_whole(chat)
+    chat.get_by_text("export, import, delete").click()
+    with chat.expect_download() as saved:
+        chat.get_by_role("button", name="export this one").click()
+    path = tmp_path / "chat.json"
+    saved.value.save_as(path)
+    chat.get_by_role("button", name="delete this one").click()
+    chat.get_by_role("button", name="for good").click()
+    wait_until(chat, "pellucid.views.chat.branch.value.length === 0")
+    chat.set_input_files(".keep input[type=file]", path)
+    wait_until(chat, f"{LAST}?.text === {json.dumps(answer['text'])}")
+    path.write_text('{"pellucid_chats": 2}')
+    chat.set_input_files(".keep input[type=file]", path)
+    chat.locator(".why.trouble", has_text="pellucid_chats: 2; must be 1").wait_for()
+
+
+def test_another_tab_sees_an_answer_as_it_is_written(chat: Any, server: Any) -> None:
+    say(chat, "Once upon a time")
+    until_whole(chat)
+    other = chat.context.new_page()
+    other.goto(f"{server.url}/#chat")
+    other.locator(".answer-text").wait_for()
+    say(chat, "And then?")
+    answer = until_whole(chat)
+    wait_until(other, f"{LAST}?.text === {json.dumps(answer['text'])} && {LAST}.status === 'whole'")
+
+
+def test_text_files_are_sent_and_others_are_refused(chat: Any, server: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The dog is called Rex.\n")
+    (tmp_path / "picture.bin").write_bytes(b"\x00\xff\x00")
+    chat.set_input_files(
+        ".composer input[type=file]", [tmp_path / "notes.txt", tmp_path / "picture.bin"]
+    )
+    chat.locator(".composer .why", has_text="picture.bin: is not text in UTF-8").wait_for()
+    say(chat, "What is it called?")
+    until_whole(chat)
+    wait_for_all_events(chat, server)
+    ids = chat.evaluate(f"pellucid.store.requests.get({LAST}.parts[0].req).added.prompt_ids")
+    assert "notes.txt:\n```\nThe dog is called Rex.\n```" in server.engine.tokenizer.decode(ids)
+
+
+def test_what_the_server_refuses_is_said(browser: Any, server: Any) -> None:
+    with opened_page(browser, server, may_fail="400 (Bad Request)") as page:
+        set_params(opened_chat(page), max_tokens=24, top_k=-7)
+        say(page, "Once")
+        page.locator(".turn .why.trouble", has_text="top_k").wait_for()
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core comes with make check-page")
+def test_axe_finds_nothing_and_nothing_is_wider_than_a_phone(chat: Any) -> None:
+    say(chat, "Once upon a time")
+    until_whole(chat)
+    chat.evaluate(AXE.read_text(encoding="utf-8"))
+    for theme in ("light", "dark"):
+        chat.emulate_media(color_scheme=theme)
+        for width in (1440, 320):
+            chat.set_viewport_size({"width": width, "height": 800})
+            for key in ("Escape", ".", "w"):
+                chat.keyboard.press(key)
+                chat.wait_for_timeout(300)  # pictures take their width in a later frame
+                assert chat.evaluate("document.documentElement.scrollWidth") <= width
+                found = chat.evaluate("axe.run(document, {resultTypes: ['violations']})")[
+                    "violations"
+                ]
+                assert [
+                    (theme, width, key, each["id"], [node["target"] for node in each["nodes"]][:3])
+                    for each in found
+                ] == []
