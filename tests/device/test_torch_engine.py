@@ -18,6 +18,7 @@ from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from support.checkpoints import write_checkpoint
+from support.host_ops import DEVICE
 
 PROMPT = np.random.default_rng(0).integers(3, 300, 40).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -27,7 +28,8 @@ def engine_of(directory: Path, family: str = "llama", **knobs: object) -> LLM:
     model = str(directory / family)
     if not (directory / family).exists():
         write_checkpoint(directory / family, family)
-    return LLM(model, **{"backend": "torch", "device": "cpu", "block_size": 16, **knobs})
+    device = DEVICE if knobs.setdefault("backend", "torch") == "torch" else "cpu"
+    return LLM(model, device=device, block_size=16, **knobs)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss", "lfm2"])

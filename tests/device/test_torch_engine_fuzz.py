@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from support.family_traces import check_family_traces
+from support.host_ops import DEVICE
 
 
 @pytest.mark.traces(12)  # each family
 def test_every_request_gets_what_it_gets_alone(
     trace_seeds: Iterable[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_family_traces("torch", trace_seeds, tmp_path, caplog)
+    check_family_traces("torch", DEVICE, trace_seeds, tmp_path, caplog)

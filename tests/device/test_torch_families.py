@@ -11,6 +11,7 @@ from pellucid.llm import LLM
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 from support.decoders import load_decoder
 from support.decoding import logits_in_steps
+from support.host_ops import DEVICE
 from support.steps import random_steps, whole
 
 LENGTHS = [75, 20, 1]
@@ -41,7 +42,7 @@ class OnHost:
 
 
 def test_logits_are_those_of_numpy_and_the_same_in_any_steps(checkpoint):
-    numpy, torch = NumpyBackend(quantize_activations=False), TorchBackend("cpu")
+    numpy, torch = NumpyBackend(quantize_activations=False), TorchBackend(DEVICE)
     decoder, config = load_decoder(checkpoint, numpy)
     expected = logits_in_steps(decoder, config, numpy, TEXTS, whole(LENGTHS))
     own, _ = load_decoder(checkpoint, torch)
@@ -63,7 +64,7 @@ def test_same_answer(checkpoint):
         return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
 
     def generate(**knobs):
-        llm = LLM(str(checkpoint), backend="torch", device="cpu", **knobs)
+        llm = LLM(str(checkpoint), backend="torch", device=DEVICE, **knobs)
         return llm, answers(llm.generate(prompts * 2, both))
 
     _, alone = generate(enable_prefix_caching=False, max_num_seqs=1, speculation="off")

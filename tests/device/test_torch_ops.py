@@ -287,5 +287,5 @@ def test_a_shared_batch_serves_all_layers():
     assert TORCH.batch(prepared) is prepared
     own = prepared.logits_batch()
     wanted = replace(batch).logits_batch()
-    assert (own.slot_mapping.numpy() == wanted.slot_mapping).all()
+    assert (own.slot_mapping.cpu().numpy() == wanted.slot_mapping).all()
     assert (own.seq_lens == wanted.seq_lens).all()

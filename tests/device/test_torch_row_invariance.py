@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from pellucid.backends.quantization.formats import STORED_FORMATS
+from pellucid.backends.torch_self_check import checked_ops, keeps_rows_apart
 from pellucid.facts.model_config import DynamicRopeScaling, GatedDeltaNetConfig, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
@@ -48,7 +50,30 @@ def test_linear_of_codes(name):
     assert_same(lambda rows: OPS.linear(rows, handle), normal(0, 260, 256))
 
 
-WIDE, HALF = normal(5, 1024), normal(6, 512)
+def test_the_check_at_start_finds_products_that_depend_on_a_rows_place(monkeypatch):
+    """A library may add a column in another order than its neighbour; then each row is multiplied alone."""
+    ops, multiply = TORCH._backend.ops, torch.mm
+    assert checked_ops(ops) is ops
+
+    def by_place(weight, columns):
+        halves = multiply(weight[:, ::2], columns[::2]) + multiply(weight[:, 1::2], columns[1::2])
+        return torch.where(
+            torch.arange(columns.shape[1]) % 2 == 0, multiply(weight, columns), halves
+        )
+
+    monkeypatch.setattr(torch, "mm", by_place)
+    with pytest.warns(
+        RuntimeWarning, match="device='cpu': in products of 16 rows a row has other bits"
+    ):
+        alone = checked_ops(ops)
+    assert alone.num_together == 1
+    assert keeps_rows_apart(alone)
+    x, handle = normal(0, 40, 64), WEIGHTS.matrix(normal(1, 9, 64))
+    rows = [alone.linear(alone.from_host(x[i : i + 1]), handle) for i in range(40)]
+    assert torch.equal(torch.cat(rows), alone.linear(alone.from_host(x), handle))
+
+
+WIDE = normal(5, 1024)
 ROW_OPS = {
     "rms_norm": lambda x: OPS.rms_norm(x, WEIGHTS.vector(WIDE[: x.shape[1]]), 1e-5),
     "layer_norm": lambda x: OPS.layer_norm(

@@ -12,4 +12,4 @@ from support.family_traces import check_family_traces
 def test_every_request_gets_what_it_gets_alone(
     trace_seeds: Iterable[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_family_traces("numpy", trace_seeds, tmp_path, caplog)
+    check_family_traces("numpy", "cpu", trace_seeds, tmp_path, caplog)

@@ -40,18 +40,22 @@ def make_engine(
 
 
 def check_family_traces(
-    backend: str, trace_seeds: Iterable[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    backend: str,
+    device: str,
+    trace_seeds: Iterable[int],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Every request gets what it gets alone.
 
     Args:
-        backend: of the engines; on the CPU.
+        backend, device: of the engines, as in `EngineConfig`.
     """
 
     def load(family: str, **overrides: object) -> LoadedModel:
         directory = tmp_path / f"{family} {overrides}"
         write_checkpoint(directory, family, config_overrides=overrides)
-        return load_model(EngineConfig(model=str(directory), backend=backend, device="cpu"))
+        return load_model(EngineConfig(model=str(directory), backend=backend, device=device))
 
     models = {family: load(family) for family in FAMILIES}
     drafts = [load(family, **overrides) for family, overrides in DRAFT_FAMILIES.items()]

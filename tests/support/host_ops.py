@@ -1,10 +1,15 @@
 """A backend whose ops take and give NumPy arrays, for tests that are the same for every device."""
 
+import os
+
 import numpy as np
 import torch
 
 from pellucid.backends.ops import Ops
 from pellucid.backends.torch_backend import TorchBackend
+
+# benchmarks/device_check.py runs the tests on other devices.
+DEVICE = os.environ.get("PELLUCID_TEST_DEVICE", "cpu")
 
 
 class HostOps:
@@ -41,7 +46,7 @@ class HostOps:
 class HostBackend:
     """A `TorchBackend` with `HostOps`."""
 
-    def __init__(self, device="cpu"):
+    def __init__(self, device=DEVICE):
         self._backend = TorchBackend(device)
         self.ops = HostOps(self._backend.ops)
 

@@ -37,9 +37,9 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
     """
     if config.experts == "mapped" and model is not None and not _has_experts(model):
         raise ValueError(f"experts='mapped': {model.architecture} has no experts")
-    if _computes_on_torch(config):
-        return _make_torch_backend(config)
     isa = os.environ.get(ISA_VARIABLE, "")
+    if _computes_on_torch(config):
+        return _make_torch_backend(config, isa)
     if config.backend == "cpu":
         return _make_cpu_backend(config, isa)
     if config.backend == "auto":
@@ -72,7 +72,7 @@ def _computes_on_torch(config: EngineConfig) -> bool:
     return has_device("cuda")
 
 
-def _make_torch_backend(config: EngineConfig) -> Backend:
+def _make_torch_backend(config: EngineConfig, isa: str) -> Backend:
     if find_spec("torch") is None:
         raise ValueError(
             f"backend={config.backend!r}, device={config.device!r}: PyTorch is not installed; pip install"
@@ -85,7 +85,13 @@ def _make_torch_backend(config: EngineConfig) -> Backend:
     from pellucid.backends.torch_backend import TorchBackend
 
     _check_threads(config.num_threads, os.cpu_count() or 1)
-    return TorchBackend(config.device, config.num_threads)
+    if _why_not_native(None, isa) is not None:
+        return TorchBackend(config.device, config.num_threads)
+    from pellucid.backends.cpu_backend import CpuBackend
+    from pellucid.backends.native import cpu_info
+
+    host = CpuBackend(config.num_threads or cpu_info().num_threads, isa)
+    return TorchBackend(config.device, config.num_threads, host.weights.quantize)
 
 
 def _has_experts(model: ModelConfig) -> bool:

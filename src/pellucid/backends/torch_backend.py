@@ -4,6 +4,7 @@ import torch
 
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Decoder, ForwardBatch
+from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.torch_attention import AttentionSizes
 from pellucid.backends.torch_batch import TorchBatch
 from pellucid.backends.torch_decoder import TorchDecoder
@@ -19,7 +20,8 @@ from pellucid.backends.torch_kv_cache import (
     torch_kv_bytes_per_block,
 )
 from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_weights import TorchWeights
+from pellucid.backends.torch_self_check import checked_ops
+from pellucid.backends.torch_weights import Quantize, TorchWeights
 from pellucid.facts.machine import Machine
 from pellucid.facts.model_config import ModelConfig
 
@@ -34,6 +36,7 @@ class TorchBackend(Backend):
     Args:
         device: as in `EngineConfig.device`.
         num_threads: of PyTorch on the host, for the whole process; None: as many as PyTorch chooses.
+        quantize: as `Weights.quantize`, on the host.
 
     Raises:
         ValueError: there is no such device.
@@ -41,20 +44,27 @@ class TorchBackend(Backend):
 
     name = "torch"
 
-    def __init__(self, device: str = "auto", num_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        device: str = "auto",
+        num_threads: int | None = None,
+        quantize: Quantize = quantize_matrix,
+    ) -> None:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self.device = find_device(device)
         is_host = self.device.type == "cpu"
         tile = _HOST_TILE if is_host else _DEVICE_TILE
         attention = _HOST_ATTENTION if is_host else _DEVICE_ATTENTION
-        self.ops: TorchOps = TorchOps(self.device, tile, attention)
-        self.weights: TorchWeights = TorchWeights(self.device)
+        ops = TorchOps(self.device, tile, attention)
+        self.ops: TorchOps = ops if is_host else checked_ops(ops)
+        self.weights: TorchWeights = TorchWeights(self.device, quantize)
 
     @property
     def identity(self) -> str:
         ops = self.ops
-        return f"torch {device_identity(self.device)} {ops.tile} {tuple(ops.attention)}"
+        sizes = ops.tile, ops.num_together, *ops.attention
+        return f"torch {device_identity(self.device)} {sizes}"
 
     def available_memory(self) -> int | None:
         return device_memory(self.device)

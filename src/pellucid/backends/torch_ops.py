@@ -43,14 +43,22 @@ class TorchOps(Ops):
 
     Args:
         device: of all tensors.
-        tile: rows that go through a product together.
+        tile: rows of a product in `linear`.
         attention: the shape of its products.
+        num_together: rows of a step that go through a product of `linear` together; the others are zeros.
     """
 
-    def __init__(self, device: torch.device, tile: int, attention: AttentionSizes) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        tile: int,
+        attention: AttentionSizes,
+        num_together: int | None = None,
+    ) -> None:
         self.device = device
         self.tile = tile
         self.attention = attention
+        self.num_together = num_together or tile
 
     def to_host(self, x: Tensor) -> HostArray:
         return to_host(x)
@@ -69,16 +77,18 @@ class TorchOps(Ops):
         if isinstance(weight, TorchJoinedMatrix):
             return torch.cat([self.linear(x, part) for part in weight.parts], dim=-1)
         num_rows, num_inputs = x.shape
-        num_tiles = -(-num_rows // self.tile)
+        together = self.num_together
+        num_tiles = -(-num_rows // together)
         if num_tiles == 0:
             return x.new_zeros((0, weight.shape[0]))
-        padded = x.new_zeros((num_tiles * self.tile, num_inputs))
-        padded[:num_rows] = x
-        tiles = padded.reshape(num_tiles, self.tile, num_inputs)
+        tiles = x.new_zeros((num_tiles, self.tile, num_inputs))
+        padded = torch.nn.functional.pad(x, (0, 0, 0, num_tiles * together - num_rows))
+        tiles[:, :together] = padded.reshape(num_tiles, together, num_inputs)
         columns = []
         for rows in parts_of(weight):
             widened = weight.widened(rows)
-            columns.append(torch.cat([torch.mm(widened, tile.t()) for tile in tiles], dim=1))
+            products = [torch.mm(widened, tile.t())[:, :together] for tile in tiles]
+            columns.append(torch.cat(products, dim=1))
         y = torch.cat(columns)[:, :num_rows].t().contiguous()
         return y if weight.bias is None else y + weight.bias
 

@@ -1,7 +1,7 @@
 """Weights on a device, in the formats of their files; products widen them to f32."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -130,13 +130,19 @@ class TorchJoinedMatrix:
 
 TorchWeight: TypeAlias = TorchMatrix | TorchJoinedMatrix
 TorchStack: TypeAlias = Sequence[TorchWeight]
+Quantize: TypeAlias = Callable[[npt.NDArray[Any], IntegerFormat], QuantizedMatrix]
 
 
 class TorchWeights(Weights):
-    """Copies each weight to the device when it is loaded."""
+    """Copies each weight to the device when it is loaded.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        quantize: as `Weights.quantize`, on the host.
+    """
+
+    def __init__(self, device: torch.device, quantize: Quantize = quantize_matrix) -> None:
         self._device = device
+        self._quantize = quantize
         self._num_bytes = self._num_numbers = 0  # of matrices, since the last `finish`
 
     def expect(self, num_bytes: int) -> None:
@@ -174,7 +180,7 @@ class TorchWeights(Weights):
         return to_device(np.asarray(weight, np.float32), self._device)
 
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
-        return quantize_matrix(weight, weight_format)
+        return self._quantize(weight, weight_format)
 
     def finish(self) -> float:
         """Bytes of a number of a model's matrices, on average; the next matrices are another model's."""
