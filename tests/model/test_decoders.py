@@ -44,8 +44,7 @@ def test_logits_are_those_of_transformers(model):
         assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
-def test_logits_do_not_depend_on_chunks_batch_or_block_size(model, texts, kv_dtype):
+def test_logits_do_not_depend_on_chunks_batch_or_block_size(model, texts):
     _, decoder, config = model
 
     def run(texts, steps, block_size=16):
@@ -56,7 +55,7 @@ def test_logits_do_not_depend_on_chunks_batch_or_block_size(model, texts, kv_dty
             texts,
             steps,
             block_size=block_size,
-            kv_dtype=kv_dtype,
+            kv_dtype="bf16",  # rounded as it is stored
             num_prompt_tokens=NUM_PROMPT_TOKENS,
         )
 

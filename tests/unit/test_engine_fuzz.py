@@ -17,7 +17,7 @@ SPACE = TraceSpace(
 )
 
 
-@pytest.mark.traces(100)
+@pytest.mark.traces(60)
 def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int]) -> None:
     counts: Counter[str] = Counter()
     courses = Courses("engine_courses")
@@ -28,9 +28,9 @@ def test_every_request_gets_what_it_gets_alone(trace_seeds: Iterable[int]) -> No
             courses,
         )
     print(dict(counts))
-    if counts["traces"] >= 100:  # the traces are worth running
+    if counts["traces"] >= 60:  # the traces are worth running
         for what in ("cached", "preempted", "stop", "length", "abort", "error", "failed transfers"):
-            assert counts[what] > 10, counts
+            assert counts[what] > 5, counts
 
 
 @pytest.mark.traces(12)

@@ -40,7 +40,7 @@ class CoveringTests:
         """The tests of each covered line: where it runs on import or is new, those of the whole file."""
         lines = dict(enumerate(Path(path).read_text().splitlines(), 1))
         if not path.endswith(".py"):
-            native = {it for it in self.tests if it.startswith(("tests/native", "tests/model"))}
+            native = {it for it in self.tests if it.startswith("tests/native")}
             return dict.fromkeys(lines, native)
         measured = next((it for it in self._data.measured_files() if it.endswith(f"/{path}")), path)
         contexts = self._data.contexts_by_lineno(measured)

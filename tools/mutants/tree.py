@@ -52,7 +52,7 @@ def enter(path: Path, is_native: bool) -> None:
 def noticed_by(change: Change, stages: list[tuple[float, list[str]]]) -> str | None:
     """The test that fails with a change, or what else says that something is wrong; None: nothing does."""
     commands = [(seconds, [*PYTEST, "-x", *tests]) for seconds, tests in stages]
-    if not change.path.endswith(".py"):
+    if change.path.endswith((".cpp", ".h")):
         commands[:0] = [(600, _NINJA), (60, _CTEST)]
     source = Path(change.path).read_bytes()
     _write(change.path, change.applied_to(source))

@@ -156,8 +156,7 @@ class EngineCore:
         if result.observations and self._recorder is not None:
             self._recorder.observe_tokens(result, taken, now)
         self.scheduler.update(output, taken, now)
-        if result.beam_candidates:
-            self._judge.advance_searches(result, now)
+        self._judge.advance_searches(result, now)
         self._save_blocks()
         ended = self.take_ended()
         return CoreOutput(output.scheduled, output.preempted, taken, ended, result.expert_bytes)
