@@ -7,6 +7,7 @@ import pytest
 
 from pellucid.backends import free_cores
 from pellucid.backends.choice import make_backend
+from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.free_cores import FreeCores
 from pellucid.backends.native import ThreadPool
 from pellucid.backends.thread_limiter import (
@@ -15,6 +16,9 @@ from pellucid.backends.thread_limiter import (
     ThreadLimiter,
 )
 from pellucid.inputs.config import EngineConfig
+from support.batches import Share, forward_batch
+from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
 
 
 class Machine:
@@ -142,3 +146,16 @@ def test_only_a_number_of_threads_that_nobody_asked_for_is_lowered(
         before = backend.pool.num_threads
         backend._limiter.update()
         assert backend.thread_use.num_threads == (before if num_threads else 1)
+
+
+def test_every_step_may_change_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, looks = CpuBackend(num_threads=2), []
+    monkeypatch.setattr(backend._limiter, "update", lambda: looks.append("looked"))
+    decoder, config = load_decoder(write_checkpoint(tmp_path, "llama"), backend)
+    compiled = backend.compile(decoder, config)
+    kv_cache = backend.make_kv_cache(config, 4, 16, "f32")
+    for position in range(3):
+        compiled.step(forward_batch([Share([5, 6, 7], position, position + 1, [0])], 16), kv_cache)
+    assert len(looks) == 3

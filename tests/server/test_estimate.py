@@ -1,5 +1,8 @@
 """/v1/estimate: the loaded model on this machine, known shapes, and what is refused."""
 
+import pytest
+
+from pellucid.server.page import estimate_routes
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -48,6 +51,19 @@ def test_known_shapes_and_refusals(server: RunningServer) -> None:
     ):
         reply = server.get(f"/v1/estimate?machine=h100-80g&{query}")
         assert reply.status == 400 and name in reply.json["error"]["message"], query
+
+
+def test_what_this_machine_has_measured_is_said_of_this_machine_alone(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        estimate_routes, "speed_of_this_machine", lambda model: asked.append(model.name)
+    )
+    server.get("/v1/estimate?machine=h100-80g")
+    assert asked == []
+    server.get("/v1/estimate")
+    assert asked == ["tested"]
 
 
 DEFAULTS = {

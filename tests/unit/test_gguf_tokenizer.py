@@ -327,6 +327,17 @@ def test_special_tokens_of_phi3_take_the_blanks_after_them(
         assert (ids != [tokens.index(token), *plain]) == keeps
 
 
+def test_characters_that_no_token_writes_are_one_unknown_token() -> None:
+    """As in llama.cpp and transformers; here there are no tokens of bytes."""
+    metadata = sentencepiece_metadata("sentencepiece_bpe", add_bos_token=False)
+    for index, token in enumerate(metadata["tokenizer.ggml.tokens"]):
+        if re.fullmatch("<0x..>", token):
+            metadata["tokenizer.ggml.tokens"][index] = f"<unused{index}>"
+            metadata["tokenizer.ggml.token_type"][index] = int(TokenType.UNUSED)
+    tokens = read(metadata).hf_tokenizer.encode("the ☃☃☃").tokens
+    assert tokens.count("<unk>") == 1, tokens
+
+
 def test_sentencepiece_adds_bos_unless_told_otherwise() -> None:
     assert read(sentencepiece_metadata("gemma_bpe")).hf_tokenizer.encode("the").ids[0] == 1
 
