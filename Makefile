@@ -139,8 +139,11 @@ test-vendors: $(VENV)/.vendors
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
 
+# Tests of inspection, the page and the server that run on PyTorch as well.
+TESTS_ON_TORCH := tests/bundled/test_inspection.py $(addprefix tests/server/test_,inspection.py compare.py page.py openai.py)
 test-device: $(VENV)/.oracle
 	$(BIN)/python -m pytest $(PARALLEL) tests/device
+	PELLUCID_TEST_BACKEND=torch $(BIN)/python -m pytest $(PARALLEL) $(TESTS_ON_TORCH)
 
 # What only real weights can show. They are fetched once; where they cannot be had, it says why and tests nothing.
 test-real: $(VENV)/.oracle

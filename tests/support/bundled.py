@@ -1,6 +1,7 @@
 """The bundled model, loaded once for a test process."""
 
 import functools
+import os
 
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
@@ -9,7 +10,9 @@ from pellucid.loaded_model import LoadedModel, load_model
 
 @functools.cache
 def bundled_model() -> LoadedModel:
-    return load_model(EngineConfig())
+    """On the backend PELLUCID_TEST_BACKEND, as `make test-device` says for some of the tests."""
+    backend = os.environ.get("PELLUCID_TEST_BACKEND", "auto")
+    return load_model(EngineConfig(backend=backend, device="cpu"))
 
 
 def bundled_engine(**knobs: object) -> LLMEngine:

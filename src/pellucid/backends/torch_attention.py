@@ -26,6 +26,14 @@ class AttentionSizes(NamedTuple):
     num_keys: int
     num_tiles: int
 
+    def num_numbers(self, num_heads: int, num_kv_heads: int, head_dim: int) -> int:
+        """Of the tensors that exist at once while a range is folded: scores and weights; keys and values as they are
+        read, without what no row sees, and by kv-head; queries and what they have seen."""
+        scores = num_heads * TILE * self.num_keys
+        both_halves = 2 * self.num_keys * num_kv_heads * head_dim
+        rows = num_heads * TILE * head_dim
+        return self.num_tiles * (5 * scores + 3 * both_halves + 6 * rows)
+
 
 class _Fold(NamedTuple):
     """What a row has seen so far: [C * K, H / K * TILE, 1], and of values [..., D]."""

@@ -91,4 +91,4 @@ class TorchBackend(Backend):
         )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> TorchDecoder:
-        return TorchDecoder(decoder, config, self.weights.finish(), self.device)
+        return TorchDecoder(decoder, config, self.weights.finish(), self.ops)

@@ -11,11 +11,13 @@ from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
 from pellucid.backends.torch_batch import TorchBatch
 from pellucid.backends.torch_memory import to_host
+from pellucid.backends.torch_ops import TorchOps
 from pellucid.backends.torch_weights import MAX_WIDENED
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 
 _F32_BYTES = 4
+_ROWS_TOGETHER = 16  # of logits, of which the largest are found
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,14 @@ def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
     """Of each row [R, V] the first token with the largest logit, or with a NaN; and that logit."""
     if len(logits) == 0:
         return [], []
-    peaks = logits.amax(dim=1)  # a NaN, if there is one
-    is_peak = (logits == peaks[:, None]) | (logits.isnan() & peaks.isnan()[:, None])
-    token_ids = torch.arange(logits.shape[1], device=logits.device)
-    first = torch.where(is_peak, token_ids, logits.shape[1]).amin(dim=1)
-    return first.tolist(), peaks.tolist()
+    token_ids = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
+    firsts, peaks = [], []
+    for rows in logits.split(_ROWS_TOGETHER):
+        own = rows.amax(dim=1)  # a NaN, if there is one
+        is_peak = (rows == own[:, None]) | (rows.isnan() & own.isnan()[:, None])
+        firsts.append(torch.where(is_peak, token_ids, logits.shape[1]).amin(dim=1))
+        peaks.append(own)
+    return torch.cat(firsts).tolist(), torch.cat(peaks).tolist()
 
 
 class TorchDecoder(CompiledDecoder):
@@ -63,18 +68,19 @@ class TorchDecoder(CompiledDecoder):
         decoder: over `TorchOps`.
         config: its shape.
         bytes_per_number: of matrices, on average.
-        device: of the ops.
+        ops: of the decoder.
     """
 
     draws_tokens = True
 
     def __init__(
-        self, decoder: Decoder, config: ModelConfig, bytes_per_number: float, device: torch.device
+        self, decoder: Decoder, config: ModelConfig, bytes_per_number: float, ops: TorchOps
     ) -> None:
         self._decoder = decoder
         self._config = config
         self._bytes_per_number = bytes_per_number
-        self._device = device
+        self._device = ops.device
+        self._sizes = ops.attention
 
     @property
     def vocab_size(self) -> int:
@@ -90,8 +96,8 @@ class TorchDecoder(CompiledDecoder):
         return StepWeights(layers, head, "f32")
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """An estimate of the tensors that exist at once in the MLP, where they are widest, and of the widened part of a
-        matrix."""
+        """An estimate of the tensors that exist at once: in the MLP, where a step's are widest; of a matrix' widened
+        part; of a range of keys; and where the largest logits are found."""
         config = self._config
         widest = max(
             part.intermediate_size
@@ -99,8 +105,14 @@ class TorchDecoder(CompiledDecoder):
             for part in (layer.mlp, layer.experts)
             if part is not None
         )
-        numbers_per_token = 8 * widest + 6 * config.hidden_size
-        return (max_num_batched_tokens * numbers_per_token + 2 * MAX_WIDENED) * _F32_BYTES
+        per_token = 8 * widest + 6 * config.hidden_size
+        largest = 3 * _ROWS_TOGETHER * config.vocab_size
+        per_range = max(
+            self._sizes.num_numbers(each.num_heads, each.num_kv_heads, each.head_dim)
+            for each in config.attentions
+        )
+        numbers = max_num_batched_tokens * per_token + 2 * MAX_WIDENED + per_range + largest
+        return numbers * _F32_BYTES
 
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None

@@ -7,7 +7,7 @@ do not depend on how it was scheduled, so these are the bits of the step that ch
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -145,7 +145,7 @@ class SeenLogits:
     Attributes:
         logits: [V].
         row: the other inputs of the choice of the token.
-        drawn: the token that the engine draws from them; None: the backend draws none.
+        drawn: the token that the engine draws from them; None: parameters or logits leave none.
     """
 
     logits: HostArray
@@ -301,9 +301,12 @@ class Inspector:
             finally:
                 self._runner.follow(SchedulerOutput(ended=(request.request_id,)))
             cost = _cost(scheduled, time.perf_counter() - begin)
-            drawn = computed.drawn.get((request.request_id, 0))
-            row = RequestState(started).row()
-            return SeenLogits(np.array(computed.rows[len(computed.rows) - 1]), row, drawn, cost)
+            logits = np.array(computed.rows[len(computed.rows) - 1])
+            drawn, row = computed.drawn.get((request.request_id, 0)), RequestState(started).row()
+            if drawn is None:
+                with suppress(ValueError):  # parameters or logits leave no token
+                    drawn = self._runner.sampler.sample(logits, row).token_id
+            return SeenLogits(logits, row, drawn, cost)
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
