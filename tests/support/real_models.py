@@ -3,6 +3,9 @@
 import functools
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ FILES = {
     "gemma3": "gemma-3-270m-q4_k_m.gguf",
 }
 DATA = Path(__file__).parents[1] / "real" / "texts"
+LLAMA_CPP = Path(__file__).parents[2] / "tools" / "llama_cpp.py"
 TOKEN_IDS = DATA / "token_ids.json"
 # The weights as the file's codes stand for them, with f32 arithmetic.
 EXACT = {"quantize_activations": False}
@@ -161,6 +165,23 @@ def their_log_probs(name: str, texts: Sequence[Sequence[int]]) -> list[LogProbs]
     return [
         log_softmax(rows[: len(text)].numpy()) for rows, text in zip(logits, texts, strict=True)
     ]
+
+
+# -- llama.cpp -------------------------------------------------------------------------------------
+
+
+def log_probs_of_llama(name: str, texts: Sequence[Sequence[int]]) -> list[LogProbs]:
+    """Of each token's successor by llama.cpp, for each text; skips the test where its library has not been fetched."""
+    model, library = real_file(name), Path(os.environ["PELLUCID_TEST_MODELS"], "llama-cpp.so")
+    if not library.is_file():
+        pytest.skip(f"no {library}; `tools/fetch_models.py FOLDER llama.cpp` fetches it for x86-64")
+    with tempfile.TemporaryDirectory() as folder:
+        token_ids, out = Path(folder, "token_ids.json"), Path(folder, "logits.npz")
+        token_ids.write_text(json.dumps([list(text) for text in texts]))
+        command = [sys.executable, str(LLAMA_CPP), str(library), "logits"]
+        subprocess.run([*command, str(model), str(token_ids), str(out)], check=True)
+        with np.load(out) as found:
+            return [log_softmax(found[f"arr_{index}"]) for index in range(len(texts))]
 
 
 def multiple_choice() -> list[dict[str, Any]]:

