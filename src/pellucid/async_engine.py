@@ -34,6 +34,7 @@ __all__ = [
     "Inspector",
     "NoBlocksError",
     "PrefixListener",
+    "PreparedRequest",
     "SideEngine",
     "Signal",
     "TextThreads",

@@ -59,8 +59,7 @@ class LoadedModel:
 
     @property
     def file_format(self) -> str:
-        """Of the checkpoint's files: "gguf" or "safetensors"."""
-        return "gguf" if self.path.suffix == ".gguf" else "safetensors"
+        return file_format_of(self.path)
 
     def identity(self, config: EngineConfig) -> EngineIdentity:
         """Of an engine with this model. The first engine of a checkpoint without SHA256SUMS reads all of its files.
@@ -71,6 +70,43 @@ class LoadedModel:
         """
         weights = weights_identity(self.path) if self.path.exists() else secrets.token_bytes(32)
         return make_identity(config, self.config, weights, self.backend)
+
+
+@dataclass(frozen=True)
+class ModelWithoutWeights:
+    """What of a checkpoint is needed to talk to an engine that runs it elsewhere. Attributes as of `LoadedModel`."""
+
+    name: str
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    default_sampling_params: SamplingParams
+    notes: tuple[str, ...]
+
+    @property
+    def file_format(self) -> str:
+        return file_format_of(self.path)
+
+
+def file_format_of(path: Path) -> str:
+    """Of a checkpoint's files: "gguf" or "safetensors"."""
+    return "gguf" if path.suffix == ".gguf" else "safetensors"
+
+
+def load_without_weights(
+    config: EngineConfig, on_download: Progress | None = None
+) -> ModelWithoutWeights:
+    """Finds the checkpoint, and loads its facts and its tokenizer. Arguments and errors are those of `load_model`."""
+    location = find_model(config.model, config.revision, on_download)
+    stored = open_stored_model(location.path)
+    return ModelWithoutWeights(
+        location.name,
+        location.path,
+        stored.config,
+        _load_tokenizer(config, stored, location.name, _other_tokenizer(config, stored)),
+        stored.default_sampling_params,
+        stored.notes,
+    )
 
 
 def load_model(
@@ -92,9 +128,7 @@ def load_model(
     """
     location = find_model(config.model, config.revision, on_download)
     stored = open_stored_model(location.path)
-    other = None if config.tokenizer is None else find_tokenizer(config.tokenizer)
-    if stored.tokenizer_refusal is not None and other is None and not config.skip_tokenizer_init:
-        raise ValueError(stored.tokenizer_refusal)  # before anyone waits for weights
+    other = _other_tokenizer(config, stored)  # before anyone waits for weights
     _check_dtype(config.dtype, stored)
     if backend is None:
         backend = make_backend(config, stored.config)
@@ -103,10 +137,7 @@ def load_model(
     backend.weights.expect(weights.total)
     made = make_decoder(stored, backend, on_progress, config.quantization)
     # Runs on one core while the other one packs weights.
-    if config.skip_tokenizer_init:
-        tokenizer: Tokenizer = NoTokenizer(stored.config.vocab_size)
-    else:
-        tokenizer = _load_tokenizer(stored, location.name, other, config.chat_template)
+    tokenizer = _load_tokenizer(config, stored, location.name, other)
     give_back_free_memory()
     finish_weights(stored, backend.weights, on_progress)
     return LoadedModel(
@@ -194,18 +225,33 @@ def _check_dtype(dtype: str, stored: StoredModel) -> None:
         )
 
 
+def _other_tokenizer(config: EngineConfig, stored: StoredModel) -> ModelLocation | None:
+    """The tokenizer that is asked for in place of the model's own; None: none is.
+
+    Raises:
+        ValueError: there is none, or the model's own cannot be used.
+    """
+    if config.tokenizer is not None:
+        return find_tokenizer(config.tokenizer)
+    if stored.tokenizer_refusal is not None and not config.skip_tokenizer_init:
+        raise ValueError(stored.tokenizer_refusal)
+    return None
+
+
 def _load_tokenizer(
-    stored: StoredModel, name: str, other: ModelLocation | None, chat_template: str | None
+    config: EngineConfig, stored: StoredModel, name: str, other: ModelLocation | None
 ) -> Tokenizer:
-    """The model's own tokenizer, or the `other` one; with its own template, or with `chat_template`."""
+    """The model's own tokenizer, or the `other` one; with its own template, or with the one asked for."""
+    if config.skip_tokenizer_init:
+        return NoTokenizer(stored.config.vocab_size)
     read = stored.read_tokenizer or partial(read_tokenizer_files, stored.path)
     if other is not None:
         name, read = other.name, partial(read_tokenizer_files, other.path)
     tokenizer = read()
-    if chat_template is not None:
+    if config.chat_template is not None:
         tokenizer = replace(
             tokenizer,
-            chat_template=chat_template,
+            chat_template=config.chat_template,
             tool_chat_template=None,
             response_template=None,
         )

@@ -10,12 +10,13 @@ import zmq
 
 from pellucid.async_engine import AsyncLLMEngine, BlockKey
 from pellucid.cli import main
+from pellucid.cluster.block_labels import label
 from pellucid.engine import LLMEngine
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.prefix_index import PrefixIndex
 from pellucid.server.config import KVEventsConfig
 from pellucid.server.kv_events import publisher as publisher_module
-from pellucid.server.kv_events.event_log import Change, EventLog, label
+from pellucid.server.kv_events.event_log import Change, EventLog
 from pellucid.server.kv_events.publisher import END, KVEventPublisher
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT

@@ -16,7 +16,9 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
 
 if TYPE_CHECKING:
-    from pellucid.server.config import KVEventsConfig
+    from pellucid.async_engine import AsyncLLMEngine
+    from pellucid.cluster.replica_pool import ReplicaPool
+    from pellucid.server.config import KVEventsConfig, ServerConfig
 
 LISTENING, ACCESS = Panel("Address and model name"), Panel("Access")
 NEEDED = ("httptools", "msgspec", "prometheus_client", "starlette", "uvicorn", "uvloop")
@@ -50,6 +52,12 @@ class ListeningOptions(Options):
     otlp_endpoint: str | None = LISTENING.option(
         "URL",
         "OpenTelemetry collector that gets a span for each call, such as http://127.0.0.1:4318.",
+    )
+    replicas: int = LISTENING.option(
+        "N",
+        "Processes with an engine each. They share the cores and the memory that is free; a request whose process"
+        " ends goes on in another one, to the same answer.",
+        default=1,
     )
     kv_events: str | None = LISTENING.option(
         "ADDRESS",
@@ -144,6 +152,18 @@ def serve(
         ),
     )
     _set_up_logs(listening_options.log_calls)
+    if listening_options.replicas == 1:
+        engine: AsyncLLMEngine | ReplicaPool = _one_engine(engine_config, config)
+        what = " and the live page"
+    else:
+        engine = _replicas(listening_options.replicas, engine_config, config)
+        what = f" on {listening_options.replicas} replicas"
+    name = (*config.model_names, engine.model_name)[0]
+    run_server(engine, config, lambda url: note(f"serving {name}{what} at {url}"))
+
+
+def _one_engine(engine_config: EngineConfig, config: "ServerConfig") -> "AsyncLLMEngine":
+    """Loads the model, and shows what it takes."""
     from pellucid.async_engine import AsyncLLMEngine
     from pellucid.engine import LLMEngine
     from pellucid.engine.crash_report import write_crash_report
@@ -153,13 +173,25 @@ def serve(
         engine = LLMEngine.from_config(engine_config, show, on_note=notes.append)
     note_all(notes)
     note_facts("memory", memory_facts(engine.memory_plan))
-    run_server(
-        AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report),
-        config,
-        lambda url: note(
-            f"serving {(*config.model_names, engine.model.name)[0]} and the live page at {url}"
-        ),
-    )
+    return AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report)
+
+
+def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> "ReplicaPool":
+    """Starts the processes, and shows what each of them takes."""
+    from pellucid.cluster.replica_pool import ReplicaPool, check_num_replicas, plan_replica
+    from pellucid.loaded_model import load_without_weights
+
+    check_num_replicas(num)
+    if config.kv_events is not None:
+        raise ValueError(
+            f"replicas={num}: have a router of their own, and publish no KV events; leave kv_events out"
+        )
+    with progress("download", describe_bytes) as show:
+        model = load_without_weights(engine_config, show)
+    note_all(list(model.notes))
+    plan = plan_replica(engine_config, num, model)
+    note_facts("memory of each replica", memory_facts(plan.memory))
+    return ReplicaPool(engine_config, model, plan, num, config.limits.max_unfinished_completions)
 
 
 def _kv_events_config(options: ListeningOptions) -> "KVEventsConfig | None":

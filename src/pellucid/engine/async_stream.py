@@ -252,3 +252,14 @@ class _MergedDeltas:
 
 def _whole(unread: CompletionDelta | _MergedDeltas) -> CompletionDelta:
     return unread.delta() if isinstance(unread, _MergedDeltas) else unread
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
+    """Schedules a callback on a loop. Returns False if the loop was closed."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        if loop.is_closed():
+            return False
+        raise
+    return True

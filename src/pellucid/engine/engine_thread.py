@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from pellucid.engine import LLMEngine
-from pellucid.engine.async_stream import AsyncTokenStream
+from pellucid.engine.async_stream import AsyncTokenStream, call_soon
 from pellucid.outputs import CompletionDelta, RequestOutput
 
 Result = TypeVar("Result")
@@ -212,7 +212,7 @@ class EngineThread:
         for request_id, stream in tuple(self._streams.items()):
             self._forget(request_id)
             with suppress(Exception):  # the other streams must end too
-                _call_soon(stream.loop, partial(stream.end, self._stopped_error()))
+                call_soon(stream.loop, partial(stream.end, self._stopped_error()))
         while not self._calls.empty():
             self._calls.get()()
 
@@ -235,7 +235,7 @@ class EngineThread:
                 self._forget(delta.request_id)
             by_loop[stream.loop].append((stream, delta, ends))
         for loop, deliveries in by_loop.items():
-            if not _call_soon(loop, partial(_receive, deliveries)):
+            if not call_soon(loop, partial(_receive, deliveries)):
                 # The loop was closed, so no task reads these.
                 for request_id in {delta.request_id for _, delta, ends in deliveries if not ends}:
                     self.engine.abort(request_id)
@@ -270,14 +270,3 @@ def _receive(deliveries: Sequence[_Delivery]) -> None:
         stream.receive(delta)
         if ends:
             stream.end()
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
-    """Schedules a callback on a loop. Returns False if the loop was closed."""
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        if loop.is_closed():
-            return False
-        raise
-    return True

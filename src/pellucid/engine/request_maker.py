@@ -153,7 +153,7 @@ class RequestMaker:
         """
         priority = _PRIORITY.integer("priority", priority)
         prompt, params = prepared.prompt, prepared.params
-        salt = self._cache_salt(cache_salt, len(prompt.token_ids))
+        salt = self.salt(cache_salt, len(prompt.token_ids))
         sampling = params.sampling_params if isinstance(params, BeamSearchParams) else params
         sampling = sampling.with_max_tokens(is_chat=prompt.is_chat)
         sampling.check_vocabulary(self._config.vocab_size)
@@ -213,9 +213,13 @@ class RequestMaker:
             raise PromptTooLongError(len(token_ids), self._max_model_len)
         return token_ids
 
-    def _cache_salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
-        """The caller's salt and the length that keys depend on, if they do: then only prompts of the same length
-        may share blocks."""
+    def salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
+        """The salt of a request: the caller's, and the length that keys depend on, if they do: then only prompts of
+        the same length may share blocks.
+
+        Raises:
+            ValueError: the caller's salt is no text, or too long.
+        """
         if not isinstance(cache_salt, str | None):
             raise ValueError(f"cache_salt={cache_salt!r}: must be text or None")
         if cache_salt is not None and len(cache_salt) > MAX_CACHE_SALT:

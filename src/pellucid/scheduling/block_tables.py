@@ -1,12 +1,10 @@
 """The block tables of a request, one for each group of layers: takes, shares, copies and gives back their blocks."""
 
-import hashlib
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block import Block, BlockKey
+from pellucid.scheduling.block import Block, BlockKey, hash_of_block, root_hash
 from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.request import Request
@@ -112,20 +110,11 @@ class BlockTable:
         while len(keys) <= index:
             start = len(keys) * self._block_size
             token_ids = tuple(self.request.token_ids(start, start + self._block_size))
-            parent = keys[-1].block_hash if keys else self._root()
-            digest = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
             caller, salt = self.request.caller, self.request.cache_salt
+            parent = keys[-1].block_hash if keys else root_hash(salt, self.group)
+            digest = hash_of_block(parent, token_ids)
             keys.append(BlockKey(digest, parent, len(keys), token_ids, self.group, caller, salt))
         return keys[index]
-
-    def _root(self) -> bytes:
-        """The parent hash of the first block. No salt gives one group the hash of another: their hash
-        functions differ."""
-        salt = self.request.cache_salt
-        if self.group == 0:
-            return hashlib.sha256(salt).digest()
-        person = f"group {self.group}".encode()
-        return hashlib.blake2b(salt, digest_size=32, person=person).digest()
 
 
 class RequestTables:

@@ -1,5 +1,6 @@
 """The ASGI application: the routes of the server, and the checks before them."""
 
+import inspect
 from collections.abc import Callable
 
 from starlette.applications import Starlette
@@ -17,7 +18,7 @@ from pellucid.server.api_keys import Caller, Role
 from pellucid.server.api_reference import ApiReference
 from pellucid.server.body_memory import BodyMemory
 from pellucid.server.config import ServerConfig
-from pellucid.server.endpoint import Endpoint, Handler, StreamClock
+from pellucid.server.endpoint import Call, Endpoint, Handler, Reply, StreamClock
 from pellucid.server.errors import ApiError
 from pellucid.server.event_routes import EventRoutes
 from pellucid.server.field_tables import FIELD_TABLES
@@ -40,6 +41,7 @@ from pellucid.server.protocols.openai_models import Models
 from pellucid.server.protocols.openai_responses_api.routes import Responses
 from pellucid.server.protocols.tokens import Tokens
 from pellucid.server.request_routes import RequestRoutes
+from pellucid.server.served_engine import ServedEngine
 from pellucid.server.served_model import ServedModel
 from pellucid.server.serving import Serving
 
@@ -53,7 +55,7 @@ ALSO_UNPREFIXED = (
 EXPOSED_HEADERS = ("x-request-id", "x-pellucid-warnings", "retry-after")  # to pages of other hosts
 
 
-def make_serving(engine: AsyncLLMEngine, config: ServerConfig) -> Serving:
+def make_serving(engine: ServedEngine, config: ServerConfig) -> Serving:
     return Serving(
         config,
         ServedModel(config.model_names, engine),
@@ -102,6 +104,14 @@ def _routes(serving: Serving) -> list[Route]:
         endpoint = Endpoint(handler, config.limits, clock, serving.bodies, role, gate)
         return Route(path, endpoint, methods=[method])
 
+    is_one_engine = isinstance(service.engine, AsyncLLMEngine)
+
+    def looking(method: str, path: str, handler: Handler, role: Role = Role.INFERENCE) -> Route:
+        """A route that looks into one engine."""
+        return route(
+            method, path, handler if is_one_engine else _refuse_for_replicas(handler), role
+        )
+
     def generating(path: str, handler: Handler) -> Route:
         return route("POST", path, handler, gate=service.check_room)
 
@@ -118,6 +128,7 @@ def _routes(serving: Serving) -> list[Route]:
         Ollama(serving),
         OllamaModels(serving),
     )
+    root = ollama_models.root
     requests, events, page = RequestRoutes(serving), EventRoutes(serving), PageRoutes()
     inspection = InspectionRoutes(serving)
     routes = [
@@ -127,14 +138,14 @@ def _routes(serving: Serving) -> list[Route]:
         route("GET", "/v1/events", events.events),
         route("GET", "/v1/snapshot", events.snapshot),
         route("GET", "/v1/kv", requests.kv, Role.ADMIN),
-        route("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
-        route("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
-        route("POST", "/v1/page/fork", ForkRoutes(serving).fork, Role.ADMIN),
+        looking("GET", "/v1/kv/blocks/{block_id}", inspection.block, Role.ADMIN),
+        looking("GET", "/v1/kv/tree", inspection.tree, Role.ADMIN),
+        looking("POST", "/v1/page/fork", ForkRoutes(serving).fork, Role.ADMIN),
         route("POST", "/v1/load", LoadRoutes(serving).load, Role.ADMIN),
-        route("POST", "/v1/compare", CompareRoutes(serving).compare, Role.ADMIN),
-        route("GET", "/v1/estimate", EstimateRoutes(serving).estimate),
-        route("GET", "/v1/logits/{id:path}/{position}", inspection.logits),
-        route("GET", "/v1/attn/{id:path}/{position}", inspection.attention),
+        looking("POST", "/v1/compare", CompareRoutes(serving).compare, Role.ADMIN),
+        looking("GET", "/v1/estimate", EstimateRoutes(serving).estimate),
+        looking("GET", "/v1/logits/{id:path}/{position}", inspection.logits),
+        looking("GET", "/v1/attn/{id:path}/{position}", inspection.attention),
         route("GET", "/metrics", MetricsRoute(serving), Role.ADMIN),
         route("GET", "/health", health.health),
         route("GET", "/ready", health.ready),
@@ -152,8 +163,8 @@ def _routes(serving: Serving) -> list[Route]:
         on_text("/apply-template", tokens.apply_template),
         route("GET", "/tokenizer_info", tokens.tokenizer_info),
         route("GET", "/props", tokens.props),
-        route("GET", "/", page.index_for_browsers(ollama_models.root)),
-        route("GET", "/page", page.index),
+        route("GET", "/", page.index_for_browsers(root) if is_one_engine else root),
+        looking("GET", "/page", page.index),
         route("GET", "/page/{version}/{path:path}", page.file),
         route("GET", "/api/version", ollama_models.version),
         route("GET", "/api/tags", ollama_models.tags),
@@ -171,6 +182,19 @@ def _routes(serving: Serving) -> list[Route]:
     ]
     documents = [route("GET", "/openapi.json", api), route("GET", "/docs", reference)]
     return [*routes, *unprefixed, *documents]
+
+
+def _refuse_for_replicas(handler: Handler) -> Handler:
+    """A handler that refuses what `handler` does: it looks into one engine, and there are several."""
+
+    async def refuse(call: Call) -> Reply:
+        message = f"{call.path}: looks into one engine, and this server has replicas; start it without --replicas"
+        raise ApiError(501, message, code="needs_one_engine")
+
+    refuse.__doc__ = (
+        handler.__doc__ if inspect.isroutine(handler) else type(handler).__call__.__doc__
+    )
+    return refuse
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
+from pellucid.async_engine import AsyncLLMEngine
 from pellucid.observing.event_feed import FeedReader
 from pellucid.observing.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
 from pellucid.server.api_keys import Role
@@ -33,6 +34,7 @@ class EventRoutes(Handlers):
         after = call.headers.get("last-event-id")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise refused("Last-Event-ID: must be the id of an event", "Last-Event-ID")
+        self._check_level(level)
         wanted = frozenset(filter(None, call.query.get("ev", "").split(",")))
         if unknown := sorted(wanted - EVENT_NAMES):
             raise refused(
@@ -94,6 +96,15 @@ class EventRoutes(Handlers):
 
     def _is_own(self, call: Call, request_id: str) -> bool:
         return self.service.visibility.is_own(request_id, call.caller)
+
+    def _check_level(self, level: Level) -> None:
+        """Raises an ApiError for events that several engines would mix up."""
+        if level > Level.STAT and not isinstance(self.engine, AsyncLLMEngine):
+            raise refused(
+                f"level={level.name.lower()!r}: steps and blocks are of one engine, and this server has"
+                " replicas; level=stat has the events of requests",
+                "level",
+            )
 
     def _check_visible(self, call: Call) -> None:
         """Raises an ApiError if the caller must not learn what the events of the whole engine tell."""

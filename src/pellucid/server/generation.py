@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pellucid.async_engine import AsyncLLMEngine, AsyncTokenStream, TextThreads
+from pellucid.async_engine import AsyncTokenStream, TextThreads
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.inputs.prompts import EncodedPrompt, Prompt
 from pellucid.inputs.sampling_params import SamplingParams
@@ -25,6 +25,7 @@ from pellucid.server.errors import ApiError, not_serving, refused, rule_refused
 from pellucid.server.fields import Body, FieldTable
 from pellucid.server.metrics import Metrics
 from pellucid.server.request_records import CallRecord, PromptRecord, RequestRecords
+from pellucid.server.served_engine import ServedEngine
 from pellucid.server.visibility import Visibility
 from pellucid.server.waiting_line import RequestsAhead, Waiting, WaitingLine
 
@@ -104,7 +105,7 @@ class GenerationService:
 
     def __init__(
         self,
-        engine: AsyncLLMEngine,
+        engine: ServedEngine,
         limits: Limits,
         callers: Collection[Caller] = (),
         isolates: bool = False,

@@ -10,6 +10,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from pellucid.cluster.replica_pool import ReplicaPool
 from pellucid.outputs import KVCacheUsage, SpeculationStatistics
 from pellucid.server.metrics import COUNTERS, HISTOGRAMS
 from pellucid.server.serving import Serving
@@ -70,6 +71,8 @@ class _Collector:
         if (num_threads := service.engine.num_compute_threads) is not None:
             documentation = "Fewer while other programs use the cores"
             yield self._gauge("pellucid:compute_threads", documentation, num_threads)
+        if isinstance(service.engine, ReplicaPool):
+            yield from self._replicas(service.engine)
         for name, documentation in COUNTERS.items():
             yield self._counter(name, documentation, metrics.counters[name])
         if self._speculation is not None:
@@ -85,6 +88,28 @@ class _Collector:
             family = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=list(self._labels))
             family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
             yield family
+
+    def _replicas(self, pool: ReplicaPool) -> Iterator[Metric]:
+        yield self._family(
+            GaugeMetricFamily,
+            "pellucid:replica_ready",
+            "Whether requests are sent to a replica",
+            {(str(each.number),): float(each.is_ready) for each in pool.replicas},
+            ("replica",),
+        )
+        yield self._family(
+            GaugeMetricFamily,
+            "pellucid:replica_requests",
+            "Unfinished requests of a replica",
+            {(str(each.number),): each.num_requests for each in pool.replicas},
+            ("replica",),
+        )
+        yield self._counter(
+            "pellucid:replica_restarts", "Replicas that have ended", pool.num_restarts
+        )
+        yield self._counter(
+            "pellucid:failovers", "Requests that went on in another replica", pool.num_failovers
+        )
 
     def _drafts(self, speculation: SpeculationStatistics) -> Iterator[Metric]:
         """Counters of drafts. What vLLM calls a draft is all drafts of a request in a step."""

@@ -15,6 +15,7 @@ from pellucid.server.app import make_app, make_serving
 from pellucid.server.config import ServerConfig
 from pellucid.server.generation import GenerationService
 from pellucid.server.http_protocol import bounded_http_protocol
+from pellucid.server.served_engine import ServedEngine
 from pellucid.server.serving import Serving
 from pellucid.server.telemetry import Telemetry
 
@@ -30,7 +31,7 @@ GOODBYE_SECONDS = 5.0  # for sending the last replies after all requests have en
 
 
 def run_server(
-    engine: AsyncLLMEngine,
+    engine: ServedEngine,
     config: ServerConfig,
     on_listening: Callable[[str], None] = lambda url: None,
 ) -> None:
@@ -86,7 +87,12 @@ def _start_kv_events(serving: Serving) -> Callable[[], None]:
         from pellucid.server.kv_events.publisher import KVEventPublisher
     except ImportError:
         raise ValueError("kv_events: needs ZeroMQ: pip install 'pellucid[kv-events]'") from None
-    return KVEventPublisher.of(serving.service.engine, config).close
+    engine = serving.service.engine
+    if not isinstance(engine, AsyncLLMEngine):
+        raise ValueError(
+            "kv_events: replicas have a router of their own; leave replicas or kv_events out"
+        )
+    return KVEventPublisher.of(engine, config).close
 
 
 def _allow_open_files(number: int) -> None:

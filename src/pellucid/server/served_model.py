@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from pellucid import __version__
-from pellucid.async_engine import AsyncLLMEngine
 from pellucid.facts.formulas import embedding_parameters, matrix_parameters
 from pellucid.server.errors import ApiError
+from pellucid.server.served_engine import ServedEngine
 
 MAX_NAME = 256  # characters
 FINGERPRINT = f"pellucid-{__version__}"
@@ -28,7 +28,7 @@ class ServedModel:
         created: when the server started, in seconds since 1970.
     """
 
-    def __init__(self, names: Sequence[str], engine: AsyncLLMEngine) -> None:
+    def __init__(self, names: Sequence[str], engine: ServedEngine) -> None:
         self._names = names or (engine.model_name,)
         self.name = self._names[0]
         self.created = int(time.time())

@@ -6,6 +6,7 @@ from pellucid.async_engine import AsyncLLMEngine
 from pellucid.server.body_memory import BodyMemory
 from pellucid.server.config import ServerConfig
 from pellucid.server.generation import GenerationService
+from pellucid.server.served_engine import ServedEngine
 from pellucid.server.served_model import ServedModel
 from pellucid.text.tokenizer import Tokenizer
 
@@ -43,5 +44,15 @@ class Handlers:
         return self.serving.service
 
     @property
-    def engine(self) -> AsyncLLMEngine:
+    def engine(self) -> ServedEngine:
         return self.serving.service.engine
+
+
+class OneEngineHandlers(Handlers):
+    """The handlers of routes that look into the engine: where there are replicas, `app` refuses these routes."""
+
+    @property
+    def engine(self) -> AsyncLLMEngine:
+        engine = super().engine
+        assert isinstance(engine, AsyncLLMEngine)
+        return engine

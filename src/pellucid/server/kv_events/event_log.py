@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from pellucid.async_engine import BlockKey
+from pellucid.cluster.block_labels import label
 from pellucid.server.kv_events.messages import (
     MEMORY,
     AllBlocksCleared,
@@ -142,11 +143,6 @@ def _salt_of(key: BlockKey) -> str | None:
         return salt or None
     own: str = json.loads(salt)
     return own.encode(errors="replace").decode()  # half a surrogate pair is no text on the wire
-
-
-def label(block_hash: bytes) -> int:
-    """The number by which readers know a block: they count no block whose hash is bytes."""
-    return int.from_bytes(block_hash[:8], "big")
 
 
 def _remove(events: list[CacheEvent], key: BlockKey) -> None:

@@ -10,7 +10,7 @@ from typing import final
 import zmq
 
 from pellucid.async_engine import AsyncLLMEngine, BlockKey
-from pellucid.facts.kv_groups import kv_groups
+from pellucid.cluster.block_labels import LABELLED_GROUP
 from pellucid.server.config import KVEventsConfig
 from pellucid.server.kv_events.event_log import Change, EventLog, NumberedBatch
 
@@ -67,11 +67,9 @@ class KVEventPublisher:
     def of(cls, engine: AsyncLLMEngine, config: KVEventsConfig) -> "KVEventPublisher":
         """A publisher of an engine that has run no request yet.
 
-        It publishes one group of layers, with full attention if there is one: readers know no others.
+        It publishes one group of layers: readers know no others.
         """
-        windows = [group.window for group in kv_groups(engine.model_config)]
-        group = windows.index(0) if 0 in windows else 0
-        publisher = cls(config, engine.config.block_size, group)
+        publisher = cls(config, engine.config.block_size, LABELLED_GROUP)
         engine.watch_prefixes(publisher)
         return publisher
 

@@ -18,7 +18,7 @@ from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import overloaded, refused
 from pellucid.server.page.fields import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
 from pellucid.server.page.frames import event_frames
-from pellucid.server.serving import Handlers
+from pellucid.server.serving import OneEngineHandlers
 
 MAX_SECONDS = 120.0
 MAX_SECONDS_BEFORE_REPEATING = 20.0
@@ -101,7 +101,7 @@ class ArmTotals:
 
 
 @dataclass
-class CompareRoutes(Handlers):
+class CompareRoutes(OneEngineHandlers):
     """The handler of the route."""
 
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -16,7 +16,7 @@ from pellucid.benchmark.machine_facts import (
 from pellucid.benchmark.planned_model import PlannedModel, plan_shape, speed_of_this_machine
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
-from pellucid.server.serving import Handlers
+from pellucid.server.serving import OneEngineHandlers
 from pellucid.shapes import SHAPES, find_shape
 
 Numeric = TypeVar("Numeric", int, float)
@@ -50,7 +50,7 @@ _LIMITS_OF_THIS_ENGINE: dict[str, Any] = {
 
 
 @dataclass
-class EstimateRoutes(Handlers):
+class EstimateRoutes(OneEngineHandlers):
     """The handlers of the routes."""
 
     _measured: MachineFacts | None = None

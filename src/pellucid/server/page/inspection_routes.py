@@ -16,7 +16,7 @@ from pellucid.inputs.sampling_params import STAGE_NUMBERS, SamplingParams
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import not_serving, refused
 from pellucid.server.page.completion_lookup import RememberedCompletion, find_completion
-from pellucid.server.serving import Handlers
+from pellucid.server.serving import OneEngineHandlers
 
 MAX_CANDIDATES = 200
 MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class InspectionRoutes(Handlers):
+class InspectionRoutes(OneEngineHandlers):
     """The handlers of the routes. A caller sees its own requests; blocks are for admins."""
 
     _one_look: asyncio.Lock = field(default_factory=asyncio.Lock)  # at a time: each delays a step

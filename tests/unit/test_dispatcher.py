@@ -1,0 +1,277 @@
+"""The dispatcher of a pool with replicas that say what a test has them say."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from pellucid.async_engine import AsyncTokenStream, EngineStoppedError
+from pellucid.cluster import dispatcher
+from pellucid.cluster.dispatcher import Dispatcher
+from pellucid.cluster.messages import (
+    Abort,
+    Add,
+    Added,
+    Answer,
+    BlocksChanged,
+    Delta,
+    FromReplica,
+    Progress,
+    Ready,
+    Refused,
+    Start,
+    ToReplica,
+    decode_from_replica,
+    decode_to_replica,
+    encode,
+)
+from pellucid.cluster.request_on_replica import MAX_CRASHES, RequestOnReplica
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.prompts import EncodedPrompt
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.outputs import Logprob
+
+IDENTITY = {"identity": "abc", "version": "1", "weights": "w"}
+
+
+class FakeProcess:
+    """In place of a `ReplicaProcess`: what it is sent goes over the wire format into `sent`."""
+
+    def __init__(
+        self,
+        number: int,
+        start: Start,
+        on_message: Callable[["FakeProcess", FromReplica], None],
+        on_end: Callable[["FakeProcess"], None],
+    ) -> None:
+        self.number, self.pid = number, 100 + number
+        self.ready: Ready | None = None
+        self.refusal: str | None = None
+        self.stalled_since: float | None = None
+        self.was_killed = False
+        self.sent: list[ToReplica] = []
+        self._on_message, self._on_end = on_message, on_end
+        ALL.append(self)
+
+    async def begin(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def ask(self, *, with_blocks: bool = False) -> Answer | None:
+        return None
+
+    def send(self, message: ToReplica) -> None:
+        self.sent += decode_to_replica(encode([message]))
+
+    def kill(self) -> None:
+        self._on_end(self)
+
+    def say(self, message: FromReplica) -> None:
+        for each in decode_from_replica(encode([message])):
+            self._on_message(self, each)
+
+    def get_ready(self, **facts: str) -> None:
+        self.say(Ready({**IDENTITY, **facts}, 1))
+
+
+ALL: list[FakeProcess] = []
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ALL.clear()
+    monkeypatch.setattr(dispatcher, "ReplicaProcess", FakeProcess)
+
+
+async def pool(num_replicas: int = 2) -> Dispatcher:
+    """A dispatcher whose replicas are ready."""
+    made = Dispatcher([Start(EngineConfig(), 10, [])] * num_replicas, EventBus())
+    beginning = asyncio.create_task(made.begin())
+    await asyncio.sleep(0)
+    for process in [*ALL]:
+        process.get_ready()
+    await beginning
+    return made
+
+
+def request(name: str = "r", **params: Any) -> RequestOnReplica:
+    prompt = EncodedPrompt("hi", False, (1, 2, 3), frozenset({0}), 0.0, 0.0)
+    stream = AsyncTokenStream(lambda stream: None)
+    made = RequestOnReplica(
+        name, prompt, SamplingParams(seed=7, **params), stream, 0, None, "", 1.0, []
+    )
+    stream.start(made.output)
+    return made
+
+
+def delta(token_ids: list[int], finish: str | None = None, name: str = "r") -> Delta:
+    logprobs = [{token_id: Logprob(-0.5, -0.5, 1, "x")} for token_id in token_ids]
+    return Delta(name, 0, "x" * len(token_ids), token_ids, logprobs, finish, None, -0.5)
+
+
+def progress(name: str = "r", *, has_ended: bool = False, num_processed: int = 4) -> Progress:
+    return Progress(name, has_ended, 1.0, 2, num_processed, 10, 20, 0, None)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+async def added(made: Dispatcher, asked: RequestOnReplica) -> FakeProcess:
+    """Adds a request; the replica that has taken it."""
+    adding = asyncio.create_task(made.add(asked))
+    await asyncio.sleep(0)
+    assert asked.replica is not None
+    process = [each for each in ALL if each.number == asked.replica][-1]
+    process.say(Added(asked.request_id))
+    await adding
+    return process
+
+
+def test_a_request_goes_on_where_its_replica_has_ended() -> None:
+    async def test() -> None:
+        made, asked = await pool(), request(logprobs=0)
+        first = await added(made, asked)
+        first.say(progress())
+        first.say(delta([5, 6]))
+        first.kill()
+        other = next(each for each in ALL if each.number != first.number)
+        (message,) = other.sent
+        assert isinstance(message, Add) and message.params.seed == 7
+        (so_far,) = message.outputs
+        assert so_far.token_ids == [5, 6] and so_far.cumulative_logprob == -1.0
+        assert so_far.logprobs == [
+            {5: Logprob(-0.5, -0.5, 1, "x")},
+            {6: Logprob(-0.5, -0.5, 1, "x")},
+        ]
+        first.say(delta([9]))  # nobody hears it
+        other.say(Added("r"))
+        other.say(progress(num_processed=3))
+        other.say(delta([7], "stop"))
+        other.say(progress(has_ended=True, num_processed=5))
+        output = await asked.stream.complete()
+        assert output.outputs[0].token_ids == [5, 6, 7] and output.outputs[0].text == "xxx"
+        assert output.outputs[0].finish_reason == "stop" and len(output.metrics.token_times) == 3
+        assert (output.num_cached_tokens, output.metrics.num_processed_tokens) == (2, 9)
+        assert (made.num_failovers, made.num_restarts, made.requests) == (1, 1, {})
+        assert len(ALL) == 3 and ALL[2].number == first.number  # another process is loading
+
+    run(test())
+
+
+def test_requests_wait_while_no_replica_is_there() -> None:
+    async def test() -> None:
+        made, asked = await pool(1), request()
+        process = await added(made, asked)
+        process.kill()
+        late = request("late")
+        await made.add(late)  # at once: it waits with the other one
+        assert asked.replica is None and late.replica is None
+        made.abort("late")
+        assert (await late.stream.complete()).outputs[0].finish_reason == "abort"
+        await asyncio.sleep(0)
+        ALL[-1].get_ready()
+        assert [each.request_id for each in ALL[-1].sent if isinstance(each, Add)] == ["r"]
+
+    run(test())
+
+
+def test_an_aborted_request_does_not_go_on() -> None:
+    async def test() -> None:
+        made, asked = await pool(), request()
+        process = await added(made, asked)
+        made.abort("r")
+        made.abort("unknown")
+        assert isinstance(process.sent[-1], Abort)
+        process.kill()
+        assert (await asked.stream.complete()).outputs[0].finish_reason == "abort"
+        assert made.num_failovers == 1 and not made.requests
+
+    run(test())
+
+
+def test_a_request_whose_replicas_crash_is_ended() -> None:
+    async def test() -> None:
+        made, asked = await pool(), request()
+        process = await added(made, asked)
+        process.say(delta([5]))
+        was_killed = [True] * 10 + [False] * MAX_CRASHES
+        for each in was_killed:
+            assert asked.stream.has_all_deltas is False
+            number = asked.replica
+            process = [each for each in ALL if each.number == number][-1]
+            process.was_killed = each
+            process.kill()
+            await asyncio.sleep(0)
+            ALL[-1].get_ready()
+        completion = (await asked.stream.complete()).outputs[0]
+        assert completion.finish_reason == "error" and completion.token_ids == [5]
+        assert completion.stop_reason == "3 replicas have crashed while they computed it"
+
+    run(test())
+
+
+def test_a_refused_request_is_an_error_of_its_caller() -> None:
+    async def test() -> None:
+        made, asked = await pool(), request()
+        adding = asyncio.create_task(made.add(asked))
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="is the id of an unfinished request"):
+            await made.add(request())
+        assert asked.replica is not None
+        ALL[asked.replica].say(Refused("r", "max_tokens: too many"))
+        with pytest.raises(ValueError, match="max_tokens: too many"):
+            await adding
+        assert not made.requests and made.router.num_requests(asked.replica) == 0
+
+    run(test())
+
+
+def test_pools_never_mix_identities() -> None:
+    async def test() -> None:
+        made = Dispatcher([Start(EngineConfig(), 10, [])] * 2, EventBus())
+        beginning = asyncio.create_task(made.begin())
+        await asyncio.sleep(0)
+        ALL[0].get_ready()
+        ALL[1].get_ready(identity="other", weights="v")
+        with pytest.raises(
+            ValueError, match=r"replica 1 is refused: .* weights 'v' instead of 'w'"
+        ):
+            await beginning
+        assert made.router.replicas == {0} and len(ALL) == 2  # it is not started again
+
+    run(test())
+
+
+def test_without_any_replica_requests_fail() -> None:
+    async def test() -> None:
+        made, asked = await pool(1), request()
+        (await added(made, asked)).kill()
+        for _ in range(dispatcher.MAX_FAILED_STARTS):
+            await asyncio.sleep(0)
+            ALL[-1].kill()
+        with pytest.raises(EngineStoppedError, match="no replica is left"):
+            await asked.stream.complete()
+        with pytest.raises(EngineStoppedError):
+            await made.add(request())
+        assert not made.is_alive and len(ALL) == 1 + dispatcher.MAX_FAILED_STARTS
+
+    run(test())
+
+
+def test_the_router_follows_what_replicas_have() -> None:
+    async def test() -> None:
+        made = await pool()
+        ALL[0].say(BlocksChanged([(1, True), (2, True), (1, False), (3, True), (1, True)]))
+        ALL[1].say(BlocksChanged([(9, True)]))
+        assert made.router.blocks(0) == {1, 2, 3} and made.router.blocks(1) == {9}
+        ALL[0].kill()
+        await asyncio.sleep(0)
+        ALL[-1].get_ready()
+        assert made.router.blocks(0) == set()
+        await made.stop()
+        assert made.is_stopping
+
+    run(test())
