@@ -30,6 +30,7 @@ from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
@@ -108,6 +109,7 @@ def scheduling_seconds(config: EngineConfig, num_tokens: int) -> dict[bool, floa
     schedulers = {
         enabled: Scheduler(
             KVCacheManager(BlockPool(num_blocks), config.block_size, enabled),
+            EventBus(),
             config.max_num_seqs,
             config.max_num_batched_tokens,
         )

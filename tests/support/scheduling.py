@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
@@ -50,7 +51,8 @@ def make_scheduler(num_blocks: int = 64, **knobs: object) -> Scheduler:
         bool(knobs.pop("enable_prefix_caching", False)),
         Offload(knobs.pop("num_swap_slots", 0), knobs.pop("max_read_blocks", 0)),
     )
-    return Scheduler(manager, **{"max_num_seqs": 8, "max_num_batched_tokens": 100, **knobs})
+    defaults = {"events": EventBus(), "max_num_seqs": 8, "max_num_batched_tokens": 100}
+    return Scheduler(manager, **{**defaults, **knobs})
 
 
 def update(

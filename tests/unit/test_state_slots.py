@@ -1,5 +1,6 @@
 """Slots of recurrent states: who has one, what forks copy, and that a request gives all or nothing back."""
 
+from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_ops import Copy, Load, Slot, SlotKind, SwapIn, SwapOut
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -161,7 +162,7 @@ def test_without_kept_states_the_beginning_is_all_that_is_left() -> None:
 
 def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_drafts() -> None:
     manager = KVCacheManager(BlockPool(40), 4, state_pool=StatePool(2, num_spares=1))
-    scheduler = Scheduler(manager, 2, 100)
+    scheduler = Scheduler(manager, EventBus(), 2, 100)
     request, other = make_request("a", 6, 20), make_request("b", 6, 20)
     scheduler.add_request(request)
     scheduler.add_request(other)

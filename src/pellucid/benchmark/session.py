@@ -177,6 +177,7 @@ class Session:
                 max_chunk=budget,
                 state_pool=state_pool,
             ),
+            self._events,
             max_num_seqs=workload.batch,
             max_num_batched_tokens=budget,
         )

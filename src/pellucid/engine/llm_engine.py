@@ -429,10 +429,10 @@ def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) 
     )
     return Scheduler(
         manager,
+        events,
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.use_kv_cache,
-        events,
         storage.plan.max_extra_logits,
     )
 

@@ -14,7 +14,7 @@ from pellucid.scheduling.preemption import Preemption
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus, Taken
 from pellucid.scheduling.request_queues import RequestHeap, RequestQueues
 from pellucid.scheduling.scheduler_output import NO_ROWS, ScheduledRequest, SchedulerOutput
-from pellucid.scheduling.scheduling_events import EventSink, NoEvents, SchedulingEvents
+from pellucid.scheduling.scheduling_events import EventSink, SchedulingEvents
 from pellucid.scheduling.step_plan import StepPlan
 
 
@@ -30,10 +30,10 @@ class Scheduler:
 
     Args:
         kv_cache_manager: allocates and releases blocks.
+        events: gets the scheduler's events.
         max_num_seqs: most requests in one step.
         max_num_batched_tokens: most tokens in one step.
         use_kv_cache: False: a request's blocks are released after every step that samples.
-        events: gets the scheduler's events.
         max_extra_logits: most rows of logits in one step besides one for each request, at least 1: for
             prompt_logprobs and drafts; left out, as many as tokens.
 
@@ -47,10 +47,10 @@ class Scheduler:
     def __init__(
         self,
         kv_cache_manager: KVCacheManager,
+        events: EventSink,
         max_num_seqs: int,
         max_num_batched_tokens: int,
         use_kv_cache: bool = True,
-        events: EventSink | None = None,
         max_extra_logits: int | None = None,
     ) -> None:
         self.kv_cache_manager = kv_cache_manager
@@ -63,8 +63,8 @@ class Scheduler:
         self.running: Sequence[Request] = self._queues.running
         self.waiting = self._queues.waiting
         self._preemption = Preemption(kv_cache_manager, self._queues, self._shares, max_num_seqs)
-        self._sink = events or NoEvents()
-        self._events = SchedulingEvents(self._sink, kv_cache_manager)
+        self._sink = events
+        self._events = SchedulingEvents(events, kv_cache_manager)
         self._deadlines = RequestHeap()
         self._numbers = count()
         self._arrived: list[Request] = []  # since the last step, if anyone listens

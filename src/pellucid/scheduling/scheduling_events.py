@@ -35,21 +35,6 @@ class EventSink(Protocol):
         ...
 
 
-class NoEvents:
-    """Without subscribers: creates no event."""
-
-    active = False
-
-    def wants(self, level: events.Level) -> bool:
-        return False
-
-    def emit(self, event: events.Event) -> None:
-        raise AssertionError("emit without a subscriber")
-
-    def take_spent(self) -> float:
-        return 0.0
-
-
 class SchedulingEvents:
     """Emits the scheduler's events. The scheduler calls it only if the sink is active.
 
