@@ -14,6 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
 from pellucid.text.chat_template import ChatTemplate, RenderingTime
+from pellucid.text.text_encoder import TextEncoder
 from pellucid.text.tokenizer import Tokenizer
 from support.tokenizer_kinds import KINDS
 
@@ -619,3 +620,26 @@ class TestTexts:
             ids = tokenizer.encode(text)
             if len(ids) > 1:  # WordPiece drops white space, however much there is
                 assert tokenizer.encode(text, max_model_len=len(ids) + 1) == ids
+
+
+class Vocabulary:
+    """A tokenizer of the library's that says how often all of its tokens were listed."""
+
+    def __init__(self) -> None:
+        self.num_lists = 0
+
+    def get_vocab(self) -> dict[str, int]:
+        self.num_lists += 1
+        return {"a": 0, "abc": 1}
+
+
+def test_a_text_that_fits_does_not_list_the_vocabulary() -> None:
+    """Of 262,144 tokens this takes a tenth of a second, before the first token of a process."""
+    vocabulary = Vocabulary()
+    encoder = TextEncoder(vocabulary, "the model")  # type: ignore[arg-type]
+    encoder.check_num_chars(9, 10)
+    assert vocabulary.num_lists == 0
+    encoder.check_num_chars(29, 10)
+    with pytest.raises(PromptTooLongError):
+        encoder.check_num_chars(30, 10)
+    assert vocabulary.num_lists == 1

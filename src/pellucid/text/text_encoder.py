@@ -68,6 +68,8 @@ class TextEncoder:
         Raises:
             PromptTooLongError: there are too many.
         """
+        if num_chars < max_model_len:  # the longest token need not be looked for
+            return
         if num_chars >= max_model_len * self._longest_token:
             raise PromptTooLongError(num_chars // self._longest_token, max_model_len, at_least=True)
 
