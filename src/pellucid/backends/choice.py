@@ -15,8 +15,8 @@ from pellucid.inputs.config import EngineConfig
 # Forces a level of the native kernels: "amx", "avx512", "avx2", "neon" or "portable".
 ISA_VARIABLE = "PELLUCID_ISA"
 
-# Where Linux has the drivers of NVIDIA's and of AMD's GPUs.
-GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+# Where Linux has the drivers of NVIDIA's and of AMD's GPUs, and WSL those of Windows.
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 HUGE_PAGES_ARE_OFF = (
     "transparent huge pages are switched off: the processor looks up the address of every 4 KiB of"

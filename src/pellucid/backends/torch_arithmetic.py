@@ -19,9 +19,13 @@ def ordered_sum(x: Tensor, dim: int = -1) -> Tensor:
     """The sum over an axis, which is kept: its second half is added to its first one until one element is left."""
     while (size := x.shape[dim]) > 1:
         half = (size + 1) // 2
-        total = x.narrow(dim, 0, half).clone()
-        total.narrow(dim, 0, size - half).add_(x.narrow(dim, half, size - half))
-        x = total
+        first, second = x.narrow(dim, 0, half), x.narrow(dim, half, size - half)
+        if size % 2:  # the middle has no partner
+            first = first.clone()
+            first.narrow(dim, 0, size - half).add_(second)
+            x = first
+        else:
+            x = first + second
     return x
 
 
