@@ -334,7 +334,7 @@ def test_the_traces_are_worth_running() -> None:
         assert COURSES.total(what) > 9, what
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(160))
 def test_a_random_trace(seed: int) -> None:
     trace = Trace(seed)
     trace.run()
