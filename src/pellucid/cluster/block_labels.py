@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pellucid.scheduling.block import hash_of_block, root_hash
+from pellucid.scheduling.block import BYTES_PER_TOKEN, hash_of_block, hashed_bytes, root_hash
 
 LABELLED_GROUP = 0  # of layers: the first one has full attention if any has (`kv_groups`)
 
@@ -19,8 +19,9 @@ def prompt_labels(token_ids: Sequence[int], block_size: int, salt: bytes) -> lis
         salt: of the request, as the engine makes it.
     """
     labels = []
-    block_hash = root_hash(salt, LABELLED_GROUP)
-    for end in range(block_size, len(token_ids), block_size):
-        block_hash = hash_of_block(block_hash, token_ids[end - block_size : end])
+    block_hash, tokens = root_hash(salt, LABELLED_GROUP), hashed_bytes(token_ids)
+    size = block_size * BYTES_PER_TOKEN
+    for end in range(size, len(tokens), size):
+        block_hash = hash_of_block(block_hash, tokens[end - size : end])
         labels.append(label(block_hash))
     return labels

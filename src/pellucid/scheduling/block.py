@@ -21,9 +21,21 @@ def root_hash(salt: bytes, group: int) -> bytes:
     return hashlib.blake2b(salt, digest_size=32, person=person).digest()
 
 
-def hash_of_block(parent_hash: bytes, token_ids: Sequence[int]) -> bytes:
-    """The hash of a block and of everything before it."""
-    return hashlib.sha256(parent_hash + array("q", token_ids).tobytes()).digest()
+BYTES_PER_TOKEN = 8  # as they are hashed
+
+
+def hashed_bytes(token_ids: Sequence[int]) -> bytes:
+    """Tokens as they are hashed."""
+    return array("q", token_ids).tobytes()
+
+
+def hash_of_block(parent_hash: bytes, tokens: bytes) -> bytes:
+    """The hash of a block and of everything before it.
+
+    Args:
+        tokens: `hashed_bytes` of the block.
+    """
+    return hashlib.sha256(parent_hash + tokens).digest()
 
 
 @dataclass(frozen=True, slots=True)

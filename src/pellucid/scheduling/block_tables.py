@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block import Block, BlockKey, hash_of_block, root_hash
+from pellucid.scheduling.block import Block, BlockKey, hash_of_block, hashed_bytes, root_hash
 from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.request import Request
@@ -112,7 +112,7 @@ class BlockTable:
             token_ids = tuple(self.request.token_ids(start, start + self._block_size))
             caller, salt = self.request.caller, self.request.cache_salt
             parent = keys[-1].block_hash if keys else root_hash(salt, self.group)
-            digest = hash_of_block(parent, token_ids)
+            digest = hash_of_block(parent, hashed_bytes(token_ids))
             keys.append(BlockKey(digest, parent, len(keys), token_ids, self.group, caller, salt))
         return keys[index]
 
