@@ -73,7 +73,7 @@ def opened_page(browser: "Browser", server: RunningServer, may_fail: str = "\n")
     context.route("**/*", only_here)
     opened.goto(server.url)
     opened.locator("nav a.on").wait_for()
-    wait_until(opened, "pellucid.store.hello !== null")  # from here on the page misses no event
+    wait_until(opened, "pellucid.store.snapshotSeq >= 0")  # from here on the page misses no event
     yield opened
     context.unroute_all(behavior="ignoreErrors")  # the page may be asking for something
     context.close()
@@ -86,7 +86,16 @@ def wait_for_all_events(page: Any, server: RunningServer) -> None:
     wait_until(page, "seq => pellucid.store.head.seq >= seq", server.engine.events.last_seq)
 
 
+def forget_events(server: RunningServer) -> None:
+    """Empties what the server keeps for late readers: a page then knows nothing of the tests before."""
+    feed = server.service.feed
+    server.wait_until(lambda: not feed._readers, "the end of the page before")
+    feed._ring[:] = [None] * len(feed._ring)
+    feed._end = 0
+
+
 @pytest.fixture
 def page(browser: "Browser", server: RunningServer) -> Iterator[Any]:
+    forget_events(server)
     with opened_page(browser, server) as opened:
         yield opened

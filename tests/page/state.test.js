@@ -223,3 +223,16 @@ test("tokens that passed the model are counted step by step, and unknown where e
   store.ingest([{ ...event("gap", { from_seq: 6, to_seq: 8 }), seq: 8 }]);
   assert.equal(store.passedCount(first, 9), null);
 });
+
+test("what was kept before the first snapshot is shown, and what ended unseen has ended", () => {
+  const store = new Store();
+  const hello = { ev: "hello", boot_id: "b", model: {}, kv: { n_blocks: 4, block_tok: 16 }, device: {}, limits: {} };
+  const added = (req, seq) => ({ ev: "req.add", req, seq, t_us: seq, step: 0, prompt_tok: 3, prio: 0, arrive_us: 0 });
+  store.ingest([hello, added("a/0", 5), added("b/0", 6)]);
+  assert.equal(store.head.seq, 6);
+  assert.deepEqual(store.requestsAt(6).map(({ name }) => name), ["r1", "r2"]);
+  const running = { req: "b/0", state: "decode", prompt_tok: 3, prio: 0, blocks: [], block_table: [] };
+  store.ingest([{ ev: "snapshot", as_of_seq: 40, requests: [running], blocks: [], used: 0, cached: 0, free: 4 }]);
+  assert.deepEqual(["a/0", "b/0"].map((req) => store.stateAt(store.requests.get(req), 40).to), ["done", "decode"]);
+  assert.equal(store.stateAt(store.requests.get("a/0"), 6).to, "waiting");
+});

@@ -57,6 +57,24 @@ def test_time_stops_and_goes_on(page: Any, server: Any) -> None:
     wait_until(page, "pellucid.cursor.isLive.value")
 
 
+def test_a_reload_and_another_tab_show_what_was_before(page: Any, server: Any) -> None:
+    body = {"model": "tested", "prompt": "Twice upon a time", "max_tokens": 8, "ignore_eos": True}
+    name = server.post("/v1/completions", body).json["id"].removeprefix("cmpl-")
+    wait_for_all_events(page, server)
+    look = """name => {
+      const request = pellucid.store.requests.get(`${name}/0`);
+      const tokens = request?.tokens.map((row) => pellucid.store.token(row));
+      return request?.ledger && [request.name, request.states.map(({ to }) => to), request.ledger, tokens];
+    }"""
+    before = page.evaluate(look, name)
+    other = page.context.new_page()
+    other.goto(server.url)
+    page.reload()
+    for late in (page, other):
+        wait_until(late, f"name => Boolean(globalThis.pellucid && ({look})(name))", name)
+        assert late.evaluate(look, name) == before
+
+
 @pytest.mark.parametrize("width", [1440, 900, 320])
 def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})

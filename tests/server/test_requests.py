@@ -392,6 +392,22 @@ def test_events_are_streamed_and_go_on_where_a_reader_left_off() -> None:
         server.wait_until_idle()
 
 
+def test_a_late_reader_gets_what_is_kept_and_then_the_state() -> None:
+    with running_server(fake_engine(clock=time.monotonic)) as server:
+        earlier = read_events(server, "/v1/events?level=step", "req.ledger")[1:]
+        events = read_events(server, "/v1/events?level=step&history=true", "req.ledger", 2)
+        assert events[0]["ev"] == "hello" and "seq" not in events[0]
+        [at] = [index for index, event in enumerate(events) if event["ev"] == "snapshot"]
+        known = {event["seq"]: event for event in events[1:at]}
+        for event in earlier:
+            assert known[event["seq"]] == event
+        last = max(known)
+        assert events[at]["as_of_seq"] >= last
+        assert all(event["seq"] > last for event in events[at + 1 :])
+        assert server.get("/v1/events?history=1").status == 400
+        server.wait_until_idle()
+
+
 def test_a_caller_hears_of_its_own_requests(guarded: RunningServer) -> None:
     everything = guarded.service.feed.read(Level.TOKEN)  # while nobody reads, nothing is kept
     body = {**LONG, "max_tokens": 2}

@@ -82,6 +82,11 @@ class EventBus:
         """Number of the last event; -1 before the first."""
         return self._num_emitted - 1
 
+    @property
+    def hello(self) -> Hello | None:
+        """What every new subscriber gets first; None: the engine has not introduced itself."""
+        return self._hello
+
     def wants(self, level: Level) -> bool:
         """Whether anyone listens to events of `level`."""
         return self._level >= level

@@ -1,6 +1,6 @@
 """/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ from pellucid.server.serving import Handlers
 
 LEVELS = {level.name.lower(): level for level in Level}
 EVENT_NAMES = frozenset(event.ev for event in Event.__subclasses__())
+EARLIEST = -1  # before the number of any event
 OPEN_EVENTS = (Hello, Load, Stat, Gap)  # about no request: every caller may get them
 
 
@@ -25,9 +26,10 @@ class EventRoutes(Handlers):
     async def events(self, call: Call) -> GeneratedReply:
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
 
-        A new reader gets a snapshot first, and so does one that has missed events. `level` is stat, step or
-        token. `ev` names the events to send, and `req` the requests whose tokens to send, separated by commas. A
-        caller without the role admin gets only events of its own requests.
+        A new reader gets a snapshot first, and so does one that has missed events; with `history=true` it gets the
+        events that are still kept, and then the snapshot. `level` is stat, step or token. `ev` names the events to
+        send, and `req` the requests whose tokens to send, separated by commas. A caller without the role admin gets
+        only events of its own requests.
         """
         self._check_visible(call)
         level = _level(call)
@@ -35,6 +37,9 @@ class EventRoutes(Handlers):
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise refused("Last-Event-ID: must be the id of an event", "Last-Event-ID")
         self._check_level(level)
+        history = call.query.get("history", "false")
+        if history not in ("true", "false"):
+            raise refused(f"history={history[:64]!r}: must be true or false", "history")
         wanted = frozenset(filter(None, call.query.get("ev", "").split(",")))
         if unknown := sorted(wanted - EVENT_NAMES):
             raise refused(
@@ -43,10 +48,12 @@ class EventRoutes(Handlers):
         watched = frozenset(map(_watched_name, filter(None, call.query.get("req", "").split(","))))
         admission = self.service.admission
         call.resources.enter_context(admission.hold(admission.readers, call.caller))
-        reader = self.service.feed.read(
-            level, None if after is None else int(after), watched or None
-        )
+        begins_early = after is None and history == "true"
+        first = EARLIEST if begins_early else None if after is None else int(after)
+        reader = self.service.feed.read(level, first, watched or None)
         call.resources.callback(reader.close)
+        if begins_early:
+            return GeneratedReply(self._frames_with_history(call, reader, wanted))
         return GeneratedReply(self._frames(call, reader, wanted, begins=after is None))
 
     async def snapshot(self, call: Call) -> Reply:
@@ -55,23 +62,40 @@ class EventRoutes(Handlers):
         snapshot = await self._snapshot(call, _level(call))
         return json_reply(snapshot.fields_as_dict())
 
+    async def _frames_with_history(
+        self, call: Call, reader: FeedReader, wanted: frozenset[str]
+    ) -> AsyncGenerator[bytes, None]:
+        """`hello`, the events that are kept, and a snapshot, which events after it lead on from."""
+        if (hello := self.engine.events.hello) is not None:
+            data = msgspec.json.encode({"ev": hello.ev, **hello.fields_as_dict()})
+            yield b"event: hello\ndata: " + data + b"\n\n"
+        while records := reader.take():
+            kept = [record for record in records if not isinstance(record.event, Gap)]
+            if frames := self._shown(call, kept, wanted):
+                yield frames
+        async for frames in self._frames(call, reader, wanted, begins=True):
+            yield frames
+
     async def _frames(
         self, call: Call, reader: FeedReader, wanted: frozenset[str], begins: bool
     ) -> AsyncGenerator[bytes, None]:
-        visibility = self.service.visibility
         if begins:
             yield await self._snapshot_frame(call, reader.interest.level)
         async for records in reader.batches():
-            # All of a batch in one frame: a reader at level token gets thousands a second.
-            frames = [
-                _frame(replace(record, event=visibility.shown(record.event, call.caller)))
-                for record in records
-                if (not wanted or record.event.ev in wanted) and self._may_hear(call, record.event)
-            ]
-            if frames:
-                yield b"".join(frames)
+            if frames := self._shown(call, records, wanted):
+                yield frames
             if isinstance(records[0].event, Gap):
                 yield await self._snapshot_frame(call, reader.interest.level)
+
+    def _shown(self, call: Call, records: Sequence[EventRecord], wanted: frozenset[str]) -> bytes:
+        """The events that the caller may hear and wants. Those of a batch are sent together: a reader at level token
+        gets thousands a second."""
+        visibility = self.service.visibility
+        return b"".join(
+            _frame(replace(record, event=visibility.shown(record.event, call.caller)))
+            for record in records
+            if (not wanted or record.event.ev in wanted) and self._may_hear(call, record.event)
+        )
 
     async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
         snapshot = await self._snapshot(call, level)

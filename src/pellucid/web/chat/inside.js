@@ -20,7 +20,7 @@ export function Inside({ chat, session }) {
   const found = tokenAt(session, answer, what === "slow" ? answer.text.length : at);
   if (!found) {
     return html`<${Panel} title=${what === "slow" ? "Why so long" : "This word"} actions=${close}>
-      <${Empty}><p>${answer.parts?.length ? "This page has no events of this answer: the server has been restarted since, or the page was opened later. Answer it again to see inside." : "The engine has not begun this answer."}</p><//>
+      <${Empty}><p>${answer.parts?.length ? "The server keeps no events of this answer any more: they were too many, or it has been restarted since. Answer it again to see inside." : "The engine has not begun this answer."}</p><//>
     <//>`;
   }
   return html`<div class="inside-links">

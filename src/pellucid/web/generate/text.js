@@ -168,7 +168,9 @@ export function Blocks({ session, focus }) {
         : hasEnded
           ? kept.length
             ? `The request has ended. ${kept.length === 1 ? "Its sealed block is" : "Its sealed blocks are"} kept: a prompt that begins alike will find ${kept.length === 1 ? "it" : "them"}.`
-            : "The request has ended and its blocks are free. None is kept: none was full, or an earlier request keeps the same text."
+            : request.seq < store.snapshotSeq && store.snapshotSeq <= seq
+              ? "The request had ended when this page was opened: which of its blocks are kept, it does not know."
+              : "The request has ended and its blocks are free. None is kept: none was full, or an earlier request keeps the same text."
           : "No block yet."}
     </p>
   <//>`;

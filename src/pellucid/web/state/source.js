@@ -60,10 +60,11 @@ export function createSource(store, cursor, settings) {
     cursor.version.value += 1;
   }
 
-  function follow() {
+  /** @param {boolean} history whether events that were before are wanted as well */
+  function follow(history) {
     name.value = "live";
     worker.postMessage({
-      kind: "live", url: new URL("/v1/events", location.href).href, key: settings.key.value, ...watched,
+      kind: "live", url: new URL("/v1/events", location.href).href, key: settings.key.value, history, ...watched,
     });
   }
 
@@ -79,10 +80,10 @@ export function createSource(store, cursor, settings) {
     get canRun() {
       return name.value === "live" && status.value === "open";
     },
-    /** Follows the server that the page came from. */
+    /** Follows the server that the page came from, from the first event that it still has. */
     follow() {
       clear();
-      follow();
+      follow(true);
     },
     /**
      * How much the engine reports: every token's choice costs it something.
@@ -92,7 +93,7 @@ export function createSource(store, cursor, settings) {
       if (level === watched.level && req === watched.req) return;
       watched.level = level;
       watched.req = req;
-      if (name.value === "live") follow();
+      if (name.value === "live") follow(false);
     },
     /**
      * Reads a recorded trace.

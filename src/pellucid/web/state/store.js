@@ -81,6 +81,8 @@ export class Store {
     /** Events that were missed, this page being slower; the seq of the newest. */
     this.missed = 0;
     this.lastGap = -1;
+    /** The moment of the newest snapshot: who filled kept blocks before it is not known from there on. */
+    this.snapshotSeq = -1;
     /** The seq of the first event of the newest step. */
     this.stepSeq = -1;
   }
@@ -110,6 +112,7 @@ export class Store {
       this.pool.setSize(event.kv.n_blocks, event.kv.block_tok);
       if (this.early) this.takeSnapshot(this.early);
       this.early = null;
+      if (event.seq === undefined) return; // before the events that the server still has
     }
     if (event.seq <= this.head.seq) return; // a hello repeated for another reader, or an overlap after a resumption
     if (event.step > this.head.step) this.stepSeq = event.seq;
@@ -175,6 +178,7 @@ export class Store {
     const seq = Math.max(this.head.seq, event.as_of_seq);
     if (this.firstSeq < 0) this.firstSeq = seq;
     if (seq > this.head.seq) this.head = { ...this.head, seq };
+    this.snapshotSeq = seq;
     for (const each of event.requests) {
       const request = this.request(each.req, seq);
       const last = request.states.at(-1);
@@ -184,6 +188,13 @@ export class Store {
         });
       }
       request.added ??= { req: each.req, prompt_tok: each.prompt_tok, prio: each.prio, seq };
+    }
+    // Some may have ended while nobody looked.
+    const present = new Set(event.requests.map((/** @type {any} */ { req }) => req));
+    for (const { req, states } of this.requests.values()) {
+      const last = states.at(-1);
+      if (!last || ENDED.has(last.to) || present.has(req)) continue;
+      states.push({ seq, t_us: this.head.t_us, step: this.head.step, from: last.to, to: "done", reason: "unseen" });
     }
     this.pool.reset(seq, event, (req) => this.request(req, seq).number);
   }

@@ -49,6 +49,7 @@ async function follow(order, signal) {
       if (lastId) headers["last-event-id"] = lastId;
       const query = new URLSearchParams({ level: order.level });
       if (order.req) query.set("req", order.req);
+      if (order.history && !lastId) query.set("history", "true");
       const reply = await fetch(`${order.url}?${query}`, { headers, signal, cache: "no-store" });
       if (reply.status >= 400 && reply.status < 500) {
         const body = await reply.json().catch(() => null);

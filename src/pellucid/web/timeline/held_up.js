@@ -32,6 +32,7 @@ const REASONS = {
   forked: "a sibling computed its prompt",
   computed: "all its tokens are computed and it got a new one",
   preempted: "another request took blocks from it",
+  unseen: "it ended while nobody looked",
 };
 
 /** The parts of a ledger and their sum. @param {any} ledger */
