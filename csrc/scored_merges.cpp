@@ -1,3 +1,5 @@
+// Pairs of tokens whose joined text is a token are found by hashes of texts.
+
 #include "scored_merges.h"
 
 #include <algorithm>
