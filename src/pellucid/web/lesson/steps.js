@@ -439,7 +439,7 @@ export const batching = {
   },
 };
 
-const QUESTION = "Is Rome the capital of Italy?";
+const QUESTION = "What is the capital of Italy?";
 const LONG = 160;
 
 /** @type {Lesson} */
@@ -450,8 +450,7 @@ export const challenge = {
   points: ["Time is the first token plus one step for each further token.", "The form of the answer decides, not the cap."],
   text: html`<p>
       A question can be answered by a page or by one word. Here the engine answers “${QUESTION}” twice: freely, up to ${LONG} tokens, and with the rule that the answer
-      is <q class="mono">yes</q> or <q class="mono">no</q>. A smaller <code>max_tokens</code> alone would only cut a long answer off; the rule changes the answer.
-      A small model knows little: look at the time, not at the truth.
+      is <q class="mono">Rome</q> or <q class="mono">Paris</q>. A smaller <code>max_tokens</code> alone would only cut a long answer off; the rule changes the answer.
     </p>`,
   predict: {
     ask: "How many times as fast will the short answer be?",
@@ -470,7 +469,7 @@ export const challenge = {
     // Once before the clock counts, so that both find the prompt alike.
     await runText(session, "/v1/completions", { prompt, max_tokens: 1, temperature: 0 });
     const before = fact(await runText(session, "/v1/completions", { prompt, max_tokens: LONG, temperature: 0.8, seed: 1, ignore_eos: true }));
-    const after = fact(await runText(session, "/v1/completions", { prompt, max_tokens: 8, temperature: 0.8, seed: 1, structured_outputs: { choice: [" yes", " no"] } }));
+    const after = fact(await runText(session, "/v1/completions", { prompt, max_tokens: 8, temperature: 0.8, seed: 1, structured_outputs: { choice: [" Rome", " Paris"] } }));
     return { before, after };
   },
   Show: ({ result }) => html`<${Arms} arms=${["before", "after"].map((name) => [
