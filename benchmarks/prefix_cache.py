@@ -1,9 +1,10 @@
-"""Time to the first token of a prompt: never seen, seen before, and after a restart, from disk.
+"""Time to the first token of a prompt: never seen, seen before, and in another engine, from the prefix store.
 
     python benchmarks/prefix_cache.py [MODEL] [--quantization int8] [--prompt 2000] [--rounds 5]
     python benchmarks/prefix_cache.py --shape qwen3.5-0.8b
+    python benchmarks/prefix_cache.py --shape qwen2.5-0.5b --store redis://127.0.0.1:6379/0
 
-Also what prefix caching costs where nothing is shared: in memory, and with blocks going to disk as well.
+Also what prefix caching costs where nothing is shared: in memory, and with blocks going to the store as well.
 All arms take turns, so that what else the machine does meets them alike. A restart is a new engine with an
 empty pool on the same weights; its files are read from the disk, not from the system's memory, as far as
 the system follows the request to forget them.
@@ -14,6 +15,7 @@ seconds of prefill. So it is measured there as well, without a model.
 
 import argparse
 import os
+import secrets
 import statistics
 import tempfile
 import time
@@ -37,8 +39,8 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 
 SCHEDULED_PROMPTS = 200
-COLD, SEEN, RESTARTED = "never seen", "seen before", "after a restart, from disk"
-OFF, IN_MEMORY, ON_DISK = "off", "in memory", "in memory and on disk"
+COLD, SEEN, RESTARTED = "never seen", "seen before", "another engine, from the store"
+OFF, IN_MEMORY, STORED = "off", "in memory", "in memory and in the store"
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,14 @@ def forget_files(directory: Path) -> None:
 
 
 def measure(
-    model: LoadedModel, config: EngineConfig, num_tokens: int, rounds: int, directory: Path
+    model: LoadedModel, config: EngineConfig, num_tokens: int, rounds: int, store: EngineConfig
 ) -> dict[str, list[FirstToken]]:
-    """What each arm took, by its name."""
-    on_disk_config = replace(config, prefix_cache_dir=str(directory))
+    """What each arm took, by its name. `store`: the same with a prefix store."""
+    assert store.prefix_store is not None
     engines = {
         OFF: LLMEngine(replace(config, enable_prefix_caching=False), model),
         IN_MEMORY: LLMEngine(config, model),
-        ON_DISK: LLMEngine(on_disk_config, model),
+        STORED: LLMEngine(store, model),
     }
     rng = np.random.default_rng(0)
 
@@ -94,10 +96,11 @@ def measure(
         for name in names[round_number % 3 :] + names[: round_number % 3]:
             taken[name].append(first_token(engines[name], own))
         taken[SEEN].append(first_token(engines[IN_MEMORY], own))
-        engines[ON_DISK].close()
-        forget_files(directory)
-        engines[ON_DISK] = LLMEngine(on_disk_config, model)
-        taken[RESTARTED].append(first_token(engines[ON_DISK], own))
+        engines[STORED].close()
+        if not store.shares_prefix_store:
+            forget_files(Path(store.prefix_store))
+        engines[STORED] = LLMEngine(store, model)
+        taken[RESTARTED].append(first_token(engines[STORED], own))
     tokens = {each.token_ids for each in (taken[OFF][-1], taken[SEEN][-1], taken[RESTARTED][-1])}
     assert len(tokens) == 1, "the same prompt, another answer"
     return taken
@@ -147,6 +150,7 @@ def main() -> None:
     parser.add_argument("--num-threads", type=int)
     parser.add_argument("--prompt", type=int, default=2000, metavar="N", help="tokens (2000)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--store", help="redis://host:port/db; left out, a directory")
     args = parser.parse_args()
     config = EngineConfig(
         speculation="off",
@@ -162,7 +166,11 @@ def main() -> None:
         else:  # blocks on disk are of the files of a checkpoint: it has none
             model = random_model(args.shape, config, [Prefill(args.prompt)])
             model = replace(model, path=Path(directory))
-        taken = measure(model, config, args.prompt, args.rounds, Path(directory))
+        key = Path(directory) / "key"
+        key.write_text(secrets.token_hex(16))
+        blocks = args.store or str(Path(directory) / "blocks")
+        store = replace(config, prefix_store=blocks, prefix_store_key=str(key))
+        taken = measure(model, config, args.prompt, args.rounds, store)
 
     def median(name: str) -> float:
         return statistics.median(each.seconds for each in taken[name])
@@ -170,7 +178,7 @@ def main() -> None:
     def line(name: str, what: str, cached: int) -> str:
         times = sorted(each.seconds for each in taken[name])
         return (
-            f"{what:28} {1e3 * median(name):8.1f} ms  ({1e3 * times[0]:.1f} .. {1e3 * times[-1]:.1f})"
+            f"{what:31} {1e3 * median(name):8.1f} ms  ({1e3 * times[0]:.1f} .. {1e3 * times[-1]:.1f})"
             f"  {cached:5} tokens cached"
         )
 
@@ -180,7 +188,7 @@ def main() -> None:
         ratio = f"  {cold / median(name):6.1f}x sooner" if name != IN_MEMORY else ""
         print(line(name, what, taken[name][-1].num_cached_tokens) + ratio)
     print("\nnothing shared, prefix caching")
-    for name in (OFF, IN_MEMORY, ON_DISK):
+    for name in (OFF, IN_MEMORY, STORED):
         ratios = [
             each.seconds / off.seconds for each, off in zip(taken[name], taken[OFF], strict=True)
         ]

@@ -74,7 +74,7 @@ def _settings(draw: Draw, family: str) -> Json:
     if "moe" in family and draw.random() < 0.3:
         settings["experts"] = "mapped"
     if draw.random() < 0.15:  # a folder, which a second engine finds
-        settings.update(prefix_cache_dir="", enable_prefix_caching=True, use_kv_cache=True)
+        settings.update(prefix_store="", enable_prefix_caching=True, use_kv_cache=True)
     return settings
 
 
@@ -240,11 +240,11 @@ def answers(drawn: Json, folder: Path) -> list[Any]:
         if settings["speculation"] == "draft":
             settings["draft_model"] = _model(folder, "llama3", dtype, num_hidden_layers=1)
     # Times decide how many tokens are drafted, and which blocks are read from disk.
-    counts_work = settings["speculation"] != "auto" and "prefix_cache_dir" not in settings
+    counts_work = settings["speculation"] != "auto" and "prefix_store" not in settings
     said: list[Any] = []
     with tempfile.TemporaryDirectory() as blocks:
-        if "prefix_cache_dir" in settings:
-            settings["prefix_cache_dir"] = blocks
+        if "prefix_store" in settings:
+            settings["prefix_store"] = blocks
         for _ in range(1 if counts_work else 2):
             try:
                 llm = LLM(seed=0, on_note=said.append, **settings)

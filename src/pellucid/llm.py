@@ -213,7 +213,7 @@ class LLM:
         return TokenStream(self._shared, encoded, self._with_seed(params), given.cache_salt)
 
     def close(self) -> None:
-        """Aborts unfinished requests, writes the blocks that wait for `prefix_cache_dir`, and frees the model.
+        """Aborts unfinished requests, writes the blocks that wait for `prefix_store`, and frees the model.
 
         Later calls of other methods raise ValueError. A second `close` does nothing.
         """

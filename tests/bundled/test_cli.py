@@ -130,7 +130,7 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
 def test_the_next_start_finds_its_prompt_again(tmp_path: Path) -> None:
     prompt = " ".join(PROMPT for _ in range(20))
     first, second = (
-        run("run", prompt, *GREEDY, "--max-tokens", "5", "-v", "--prefix-cache-dir", str(tmp_path))
+        run("run", prompt, *GREEDY, "--max-tokens", "5", "-v", "--prefix-store", str(tmp_path))
         for _ in range(2)
     )
     assert first.stdout == second.stdout != b""

@@ -43,6 +43,7 @@ NOT_TYPED = {
     "pellucid rm qwen3:0.6b": "deletes what the command before has downloaded",
     "ANTHROPIC_BASE_URL=": "runs Claude Code",
     "pellucid bench-serve": "takes a minute",
+    "pellucid serve --prefix-store redis": "needs redis-server: make test-cluster",
     "python benchmarks/": "takes minutes",
 }
 

@@ -116,7 +116,7 @@ TYPED = [
     paris_answer('run --chat "What is the capital of France?"'),
     Typed(f'run --system "Be brief." "What is the capital of Italy?" {GREEDY}', out=("Rome",)),
     refused('run hi --kv-cache-memory "2 gigs"', "'2 gigs' is not a size", "2GiB"),
-    refused("run hi --prefix-cache-dir ''", "--prefix-cache-dir", "is empty"),
+    refused("run hi --prefix-store ''", "--prefix-store", "is empty"),
     refused("run hi --max-model-len 8q", "'8q' is not a number of tokens", "8K"),
     refused("run hi -ngl 99", "no such option: -ngl; use --device cuda"),
     refused("run hi -st", "no such option: -st; use pellucid run"),

@@ -28,7 +28,7 @@ def model(request: pytest.FixtureRequest) -> LoadedModel:
 
 def engine(model: LoadedModel, directory: Path | None, **knobs: object) -> LLMEngine:
     where = None if directory is None else str(directory)
-    config = EngineConfig(block_size=BLOCK_SIZE, prefix_cache_dir=where, **knobs)
+    config = EngineConfig(block_size=BLOCK_SIZE, prefix_store=where, **knobs)
     return LLMEngine(config, model)
 
 

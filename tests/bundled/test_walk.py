@@ -112,7 +112,7 @@ class BlockWatch:
 def test_a_block_from_its_allocation_until_it_is_free(tmp_path: Path) -> None:
     """Blocks are allocated, filled, sealed, shared, copied, swapped, stored, read and freed."""
     settings = {"block_size": 16, "num_kv_blocks": 24, "max_model_len": 128, "speculation": "off"}
-    memory, disk = {"swap_space": 1 << 22}, {"prefix_cache_dir": str(tmp_path)}
+    memory, disk = {"swap_space": 1 << 22}, {"prefix_store": str(tmp_path)}
     trunk = list(range(100, 148))
     prompts = [[*trunk, *range(200 + 20 * number, 220 + 20 * number)] for number in range(4)]
     params = [SamplingParams(max_tokens=30, n=2, seed=each, ignore_eos=True) for each in range(4)]

@@ -60,15 +60,15 @@ def test_a_token_is_seen_again(tmp_path: Path, family: str) -> None:
 
 def test_blocks_outlive_the_engine(tmp_path: Path) -> None:
     store = str(tmp_path / "blocks")
-    first = engine_of(tmp_path, prefix_cache_dir=store)
+    first = engine_of(tmp_path, prefix_store=store)
     expected = first.generate([PROMPT], GREEDY)[0]
     first.close()
-    again = engine_of(tmp_path, prefix_cache_dir=store)
+    again = engine_of(tmp_path, prefix_store=store)
     found = again.generate([PROMPT], GREEDY)[0]
     again.close()
     assert found.outputs[0].token_ids == expected.outputs[0].token_ids
     assert found.num_cached_tokens == 32
-    native = engine_of(tmp_path, prefix_cache_dir=store, backend="numpy")  # other bits: not used
+    native = engine_of(tmp_path, prefix_store=store, backend="numpy")  # other bits: not used
     assert native.generate([PROMPT], GREEDY)[0].num_cached_tokens == 0
     native.close()
 

@@ -302,7 +302,7 @@ def prefix_cache(fill: Callable[[Path], object]) -> Callable[[Path], tuple[Path,
 def generate_with_prefix_cache(given: tuple[Path, Path]) -> None:
     model, cache = given
     with LLM(
-        str(model), kv_cache_memory=16 * MIB, max_model_len=128, prefix_cache_dir=str(cache)
+        str(model), kv_cache_memory=16 * MIB, max_model_len=128, prefix_store=str(cache)
     ) as llm:
         llm.generate([list(range(2, 100))], use_tqdm=False)
 

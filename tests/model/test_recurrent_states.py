@@ -84,7 +84,7 @@ def test_a_restarted_engine_goes_on_from_a_snapshot_on_disk(
     expected = alone(model, PROMPTS[:1])
     cached = []
     for _ in range(2):
-        running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+        running = engine(model, prefix_store=str(tmp_path / "cache"))
         outputs = generate(running, PROMPTS[:1])
         assert answers(outputs) == expected
         cached.append(outputs[0].num_cached_tokens)
@@ -93,7 +93,7 @@ def test_a_restarted_engine_goes_on_from_a_snapshot_on_disk(
 
     # The answer goes on from the latest snapshot of its output, in another process too.
     longer = [*PROMPTS[0], *outputs[0].outputs[0].token_ids, 5]
-    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    running = engine(model, prefix_store=str(tmp_path / "cache"))
     outputs = generate(running, [longer])
     assert answers(outputs) == alone(model, [longer])
     assert outputs[0].num_cached_tokens == 112
@@ -102,14 +102,14 @@ def test_a_restarted_engine_goes_on_from_a_snapshot_on_disk(
 
 def test_damaged_files_cost_time_and_nothing_else(model: LoadedModel, tmp_path: Path) -> None:
     expected = alone(model, PROMPTS[:1])
-    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    running = engine(model, prefix_store=str(tmp_path / "cache"))
     generate(running, PROMPTS[:1])
     running.close()
     for path in (tmp_path / "cache").rglob("*.kv"):
         data = bytearray(path.read_bytes())
         data[-40] ^= 1
         path.write_bytes(data)
-    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    running = engine(model, prefix_store=str(tmp_path / "cache"))
     outputs = generate(running, PROMPTS[:1])
     assert answers(outputs) == expected
     assert outputs[0].num_cached_tokens == 0
@@ -120,7 +120,7 @@ def test_a_snapshot_that_could_not_be_copied_is_found_by_nobody(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = alone(model, PROMPTS[:1])
-    running = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    running = engine(model, prefix_store=str(tmp_path / "cache"))
     transfer, failures = running.model_runner.transfer, [OSError("injected")]
 
     def fail_once(ops: Sequence[BlockOp]) -> None:
@@ -135,7 +135,7 @@ def test_a_snapshot_that_could_not_be_copied_is_found_by_nobody(
     assert answers(outputs) == expected
     assert outputs[0].num_cached_tokens == 0
     running.close()
-    restarted = engine(model, prefix_cache_dir=str(tmp_path / "cache"))
+    restarted = engine(model, prefix_store=str(tmp_path / "cache"))
     assert answers(generate(restarted, PROMPTS[:1])) == expected
     restarted.close()
 

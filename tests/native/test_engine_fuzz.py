@@ -72,7 +72,7 @@ def test_every_request_gets_what_it_gets_alone(
         stops=["a", " the", "e", ".", "\n", " was"],
         block_bytes=model.backend.kv_bytes_per_block(model.config, 32, "f32"),
         knobs={**KNOBS, "num_threads": trace_threads},
-        prefix_cache_dir=str(tmp_path / "blocks"),
+        prefix_store=str(tmp_path / "blocks"),
     )
 
     def make_engine(
@@ -113,7 +113,7 @@ def test_tiny_models_with_mechanisms_of_their_own(
         stops=["a", "e", "t", " ", "th", "the", "\n"],
         block_bytes=64 << 10,
         knobs={"kv_cache_dtype": ["bf16", "f32", "int8"], "num_threads": [1, 3]},
-        prefix_cache_dir=str(tmp_path / "blocks"),
+        prefix_store=str(tmp_path / "blocks"),
     )
 
     def make_engine(

@@ -164,7 +164,7 @@ def test_kv_state_file_parser(tmp_path: Path) -> None:
     """Files of cached blocks are changed between two runs: they are no hits, and the answer is the same. Every kind of
     damage: tests/unit/test_prefix_store.py."""
     body = {**GOOD, "prompt": list(range(2, 130))}
-    knobs: dict[str, Any] = {"prefix_cache_dir": str(tmp_path / "cache"), "block_size": 16}
+    knobs: dict[str, Any] = {"prefix_store": str(tmp_path / "cache"), "block_size": 16}
     with running_server(bundled_engine(**knobs)) as first:
         answer = first.post("/v1/completions", body).json["choices"]
         first.wait_until(lambda: len([*tmp_path.rglob("*.kv")]) >= 7, "blocks on disk")

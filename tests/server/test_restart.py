@@ -61,7 +61,7 @@ def served(directory: Path) -> Iterator[Served]:
     keys = directory / "keys"
     keys.write_text(f"inference me {KEY}\n")
     words = ["serve", "--port", "0", "--api-keys", str(keys), "--log-calls"]
-    words += ["--prefix-cache-dir", str(directory / "cache"), "--block-size", "16"]
+    words += ["--prefix-store", str(directory / "cache"), "--block-size", "16"]
     with (directory / "log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pellucid", *words], stderr=subprocess.PIPE, text=True

@@ -68,7 +68,7 @@ def check_family_traces(
             "kv_cache_dtype": ["bf16", "f32", "int8", "int8,int4", "int4"],
             "speculation": ["off", "auto", "ngram", "draft", "draft"],  # alone: off
         },
-        prefix_cache_dir=str(tmp_path / "blocks"),
+        prefix_store=str(tmp_path / "blocks"),
     )
     counts: Counter[str] = Counter()
     for seed in trace_seeds:

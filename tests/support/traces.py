@@ -46,14 +46,14 @@ class TraceSpace:
         stops: strings that answers may well contain.
         block_bytes: at least as large as any block.
         knobs: further knobs of the engine, and the values that they take.
-        prefix_cache_dir: for blocks that outlive an engine; None: they are not kept.
+        prefix_store: for blocks that outlive an engine; None: they are not kept.
     """
 
     vocab_size: int
     stops: Sequence[str]
     block_bytes: int
     knobs: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    prefix_cache_dir: str | None = None
+    prefix_store: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         "num_draft_tokens": rng.choice([1, 2, 6, 32]),
     }
     knobs.update({name: rng.choice(values) for name, values in space.knobs.items()})
-    if space.prefix_cache_dir is not None and rng.random() < 0.4:
+    if space.prefix_store is not None and rng.random() < 0.4:
         knobs.update(
-            prefix_cache_dir=space.prefix_cache_dir,
+            prefix_store=space.prefix_store,
             prefix_cache_bytes=space.block_bytes * rng.choice([10, 10_000]),
             enable_prefix_caching=True,
             use_kv_cache=True,
@@ -195,7 +195,7 @@ class Faults:
         self._run, transfer.run = transfer.run, self.run
         store = engine._core.prefix_store
         if store is not None:
-            directory = store._directory
+            directory = store._store
             self._read, directory.read = directory.read, self.read
 
     def run(self, ops: Sequence[BlockOp]) -> None:
@@ -336,7 +336,7 @@ def check_trace(
             rng = random.Random(trace.seed)
             begun = [_begun(request, trace, make_engine, rng) for request in trace.requests]
         # A second engine finds what the first one left on disk.
-        for _ in range(2 if "prefix_cache_dir" in trace.knobs else 1):
+        for _ in range(2 if "prefix_store" in trace.knobs else 1):
             run = _Run(trace, make_engine, alone, begun)
             outputs = run.outputs()
             for request, own, whole in zip(trace.requests, outputs, alone, strict=True):
@@ -463,7 +463,7 @@ class _Run:
 
     def _check_isolation(self, outputs: list[RequestOutput]) -> None:
         """Whose salt nobody else has finds nothing, unless it was here before and is on disk."""
-        if self._engine.config.prefix_cache_dir is None:
+        if self._engine.config.prefix_store is None:
             num_owners = Counter(request.cache_salt for request in self._requests)
             for request, output in zip(self._requests, outputs, strict=True):
                 assert num_owners[request.cache_salt] > 1 or output.num_cached_tokens == 0

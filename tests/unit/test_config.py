@@ -24,7 +24,16 @@ BAD = {
     "num_kv_blocks": [0, 1.0, True, 10**12],
     "memory_utilization": [0, -0.5, 1.01, "0.9", True, None, float("nan")],
     "num_threads": [0, 1.5, True, 10**12],
-    "prefix_cache_dir": ["", 7, b"there"],
+    "prefix_store": [
+        "",
+        7,
+        b"there",
+        "mooncake://here",
+        "redis://",
+        "redis://user:secret@here:1/0",
+        "redis://here:1/first",
+    ],
+    "prefix_store_key": ["", 7, b"there"],
     "prefix_cache_bytes": [0, None, True, 10**30],
     "swap_space": [-1, 0.5, "1", None, True, 10**30],
     "quantize_activations": ["false", 0, None],
@@ -64,19 +73,29 @@ def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:
         max_num_seqs=np.int64(8),
         block_size=np.int32(64),
         memory_utilization=np.float32(0.5),
-        prefix_cache_dir=Path("here"),
+        prefix_store=Path("here"),
     )
     assert config == EngineConfig(
         model="there",
         max_num_seqs=8,
         block_size=64,
         memory_utilization=0.5,
-        prefix_cache_dir="here",
+        prefix_store="here",
     )
     assert type(config.max_num_seqs) is type(config.block_size) is int
 
 
-def test_a_prefix_cache_directory_needs_a_prefix_cache() -> None:
+def test_a_prefix_store_needs_a_prefix_cache() -> None:
     for knobs in ({"enable_prefix_caching": False}, {"use_kv_cache": False}):
-        with pytest.raises(ValueError, match="prefix_cache_dir='there': needs"):
-            EngineConfig(prefix_cache_dir="there", **knobs)
+        with pytest.raises(ValueError, match="prefix_store='there': needs"):
+            EngineConfig(prefix_store="there", **knobs)
+
+
+def test_a_prefix_store_on_a_server_needs_a_secret() -> None:
+    with pytest.raises(ValueError, match="prefix_store='redis://there': needs prefix_store_key"):
+        EngineConfig(prefix_store="redis://there")
+    with pytest.raises(ValueError, match="prefix_store_key='key': has no effect without"):
+        EngineConfig(prefix_store_key="key")
+    for store in ("redis://there", "rediss://10.0.0.1:6379", "redis://[::1]:6379/3"):
+        assert EngineConfig(prefix_store=store, prefix_store_key="key").shares_prefix_store
+    assert not EngineConfig(prefix_store="there", prefix_store_key="key").shares_prefix_store

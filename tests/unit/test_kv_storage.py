@@ -16,8 +16,8 @@ from support.fake_model import VOCAB_SIZE, fake_engine
     [{"enable_prefix_caching": False}, {"use_kv_cache": False}],
 )
 def test_a_prefix_cache_on_disk_needs_one_in_memory(knobs: dict[str, bool]) -> None:
-    with pytest.raises(ValueError, match="prefix_cache_dir='there': needs enable_prefix_caching"):
-        EngineConfig(prefix_cache_dir="there", **knobs)
+    with pytest.raises(ValueError, match="prefix_store='there': needs enable_prefix_caching"):
+        EngineConfig(prefix_store="there", **knobs)
 
 
 @pytest.mark.parametrize("swap_space", [-1, 0.5, "1"])
@@ -44,12 +44,21 @@ def test_swap_space_that_the_disk_lacks_is_refused() -> None:
         fake_engine(swap_space=1 << 60)
 
 
+@pytest.mark.parametrize(("text", "message"), [("short", "has 5 bytes"), (None, "No such file")])
+def test_a_file_without_a_secret_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    if text is not None:
+        key.write_text(text)
+    with pytest.raises(ValueError, match=f"prefix_store_key=.*: {message}"):
+        fake_engine(prefix_store=str(tmp_path), prefix_store_key=str(key))
+
+
 @pytest.mark.parametrize("max_num_seqs", [1, 3])
 def test_blocks_that_wait_for_the_disk_are_planned(max_num_seqs: int, tmp_path: Path) -> None:
     """Those that a step fills, and as many that were read: here 64 tokens in blocks of 16, and one more a request."""
     knobs = {"max_num_batched_tokens": 64, "block_size": 16, "max_num_seqs": max_num_seqs}
     plain = fake_engine(**knobs).memory_plan
-    with closing(fake_engine(prefix_cache_dir=str(tmp_path), **knobs)) as engine:
+    with closing(fake_engine(prefix_store=str(tmp_path), **knobs)) as engine:
         waiting = engine.memory_plan.scratch - plain.scratch
     assert waiting == 2 * (4 + max_num_seqs) * plain.bytes_per_block
 

@@ -25,7 +25,7 @@ def weights_of_the_fake_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine(directory: Path, **knobs: object) -> LLMEngine:
-    return fake_engine(block_size=16, prefix_cache_dir=str(directory), **knobs)
+    return fake_engine(block_size=16, prefix_store=str(directory), **knobs)
 
 
 def run(engine: LLMEngine) -> None:
@@ -134,7 +134,7 @@ def test_a_prefix_that_cannot_be_read_is_computed(
     def explode(*args: object) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(again._core.prefix_store._directory, "read", explode)
+    monkeypatch.setattr(again._core.prefix_store._store, "read", explode)
     output = again.add_request(PROMPT, PARAMS)
     run(again)
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 0)
@@ -157,7 +157,7 @@ def test_blocks_that_cannot_be_moved_let_nobody_wait_for_ever(
 def test_no_step_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network drive that does not answer stops the threads of the prefix store alone."""
     running = engine(tmp_path)
-    directory, threads = running._core.prefix_store._directory, set()
+    directory, threads = running._core.prefix_store._store, set()
 
     def watched(ask: Callable[..., object], *args: object) -> object:
         threads.add(threading.current_thread())

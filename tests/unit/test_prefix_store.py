@@ -6,7 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,8 @@ import pytest
 from pellucid.execution import prefix_store
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
-from pellucid.execution.prefix_store import DiskPrefixStore, PrefixStoreCounts
+from pellucid.execution.fetch_policy import TRIAL_SECONDS, FetchPolicy
+from pellucid.execution.prefix_store import PrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read
 
@@ -47,7 +51,7 @@ def contents(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, np.uint8)
 
 
-class Store(DiskPrefixStore):
+class Store(PrefixStore):
     """Blocks by number, and what was reported."""
 
     def __init__(
@@ -100,9 +104,9 @@ def test_what_waits_for_the_disk_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     store, goes_on = Store(tmp_path), threading.Event()
     write = store.directory.write
 
-    def slow_write(*args: object) -> None:
+    def slow_write(*args: object) -> bool:
         goes_on.wait()
-        write(*args)
+        return write(*args)
 
     monkeypatch.setattr(store.directory, "write", slow_write)
     store.save(block_hash(1), token_ids(1), contents(1))
@@ -396,9 +400,7 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in files(root))
     for mode in (0o770, 0o702):
         root.chmod(mode)
-        with pytest.raises(
-            ValueError, match=rf"prefix_cache_dir=.*mode {mode:o}; it must be yours"
-        ):
+        with pytest.raises(ValueError, match=rf"prefix_store=.*mode {mode:o}; it must be yours"):
             Store(root)
 
 
@@ -465,3 +467,114 @@ def in_another_process(script: str, *arguments: object) -> "subprocess.Popen[byt
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", script, *map(str, arguments)], env=environment
     )
+
+
+# -- a secret --------------------------------------------------------------------------------------
+
+
+def test_a_block_that_was_written_without_the_secret_is_not_used(tmp_path: Path) -> None:
+    keyed = replace(FORMAT, key=b"a secret of all servers")
+    for number, writer in enumerate((FORMAT, replace(FORMAT, key=b"another secret......"), keyed)):
+        writing = Store(tmp_path, file_format=writer)
+        writing.put(number)
+        store = Store(tmp_path, file_format=keyed)
+        assert store.holds(number) == (writer is keyed)
+        assert store.counts.damaged == (writer is not keyed)
+        assert writing.path(number).exists() == (writer is keyed)
+    assert not Store(tmp_path).holds(2), "nor is one with a secret by those who have none"
+
+
+def test_with_a_secret_every_byte_counts(tmp_path: Path) -> None:
+    keyed = replace(FORMAT, key=b"a secret of all servers")
+    file = np.frombuffer(b"".join(keyed.encode(block_hash(1), token_ids(1), contents(1))), np.uint8)
+    assert (keyed.decode(file, block_hash(1), token_ids(1)) == contents(1)).all()
+    for index in range(0, len(file), 7):
+        flipped = file.copy()
+        flipped[index] ^= 1
+        with pytest.raises(DamagedBlockError):
+            keyed.decode(flipped, block_hash(1), token_ids(1))
+    with pytest.raises(ForeignBlockError):
+        keyed.decode(file, block_hash(2), token_ids(1))
+
+
+# -- a store that may be slower than computing -----------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SlowStore(Store):
+    """A store each of whose calls takes some seconds."""
+
+    def __init__(self, root: Path, clock: Clock, seconds: float) -> None:
+        super().__init__(root)
+        self.clock, self.seconds, self.num_calls = clock, seconds, 0
+        self._clock, self._policy = clock, FetchPolicy(clock)
+        directory = self.directory
+
+        def slow(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                self.num_calls += 1
+                clock.now += self.seconds
+                return method(*args)
+
+            return call
+
+        directory.has, directory.read = slow(directory.has), slow(directory.read)  # type: ignore[method-assign]
+
+    def fetched(self, *numbers: int) -> int:
+        """How many of these blocks, which begin a prompt, were fetched."""
+        self._read.clear()
+        self.start_reading(read(1, *numbers))
+        ((_, found),) = self.take_read(60)
+        return len(found)
+
+
+def test_the_first_prefix_is_fetched_and_then_what_takes_less_time_than_to_compute(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    store = SlowStore(tmp_path, clock, seconds=0.01)
+    store.put(1, 2, 3)
+    assert store.fetched(1, 2, 3) == 3, "nothing is known yet"
+    store.note_computed(100, 1.0)  # 0.16 s for a block, whose two calls take 0.02
+    assert store.fetched(1, 2, 3) == 3
+    for _ in range(40):
+        store.note_computed(1000, 1000 * 1e-6)
+    num_calls = store.num_calls
+    assert store.fetched(1, 2, 3) == 0 and store.num_calls == num_calls, "computing is faster"
+
+
+def test_steps_of_few_tokens_say_nothing_about_prompts() -> None:
+    policy = FetchPolicy(Clock())
+    policy.note_computed(1, 1e-9)
+    policy.note_fetched(2, 50.0)
+    assert policy.pays(100, 200)
+
+
+def test_a_store_that_was_slow_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    clock = Clock()
+    store = SlowStore(tmp_path, clock, seconds=5.0)
+    store.put(1, 2)
+    store.note_computed(1000, 1.0)
+    assert store.fetched(1, 2) == 0, "gives up when the prefix would have been computed"
+    assert store.num_calls - 2 <= 2  # two of them when the blocks were written
+    num_calls = store.num_calls
+    assert store.fetched(1, 2) == 0 and store.num_calls == num_calls, "is not asked"
+    clock.now += TRIAL_SECONDS
+    store.seconds = 1e-6
+    assert store.fetched(1, 2) == 2, "a trial"
+    assert store.fetched(1, 2) == 2, "what was measured before the trial is forgotten"
+
+
+def test_a_store_of_its_own_is_always_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(1)
+    store.note_computed(1000, 1e-9)
+    store.start_reading(read(1, 1))
+    assert [len(found) for _, found in store.take_read(60)] == [1]

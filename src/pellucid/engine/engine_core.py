@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import ComputedStep, ModelRunner, StepResult
-from pellucid.execution.prefix_store import DiskPrefixStore
+from pellucid.execution.prefix_store import PrefixStore
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level
 from pellucid.observing.ledger import StepTimes
@@ -71,7 +71,7 @@ class EngineCore:
         events: tells whether a subscriber wants tokens.
         clock: seconds, monotonic.
         recorder: is told what steps do; None: nobody is.
-        prefix_store: reads blocks from disk; None: there is no prefix store.
+        prefix_store: reads blocks that are not in memory; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
     """
 
@@ -81,7 +81,7 @@ class EngineCore:
     _events: EventBus
     _clock: Callable[[], float]
     _recorder: StepRecorder | None = None
-    prefix_store: DiskPrefixStore | None = None
+    prefix_store: PrefixStore | None = None
     speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +137,9 @@ class EngineCore:
             return None
         computed = self.model_runner.execute(output.scheduled, output.block_tables)
         times.executed = self._clock()
+        if self.prefix_store is not None:
+            num_tokens = sum(part.num_scheduled_tokens for part in output.scheduled)
+            self.prefix_store.note_computed(num_tokens, times.executed - times.scheduled)
         return computed
 
     def _sample(self, output: SchedulerOutput, computed: ComputedStep | None) -> StepResult:
@@ -161,7 +164,7 @@ class EngineCore:
         ended = self.take_ended()
         return CoreOutput(output.scheduled, output.preempted, taken, ended, result.expert_bytes)
 
-    def _finish_reading(self, prefix_store: DiskPrefixStore) -> None:
+    def _finish_reading(self, prefix_store: PrefixStore) -> None:
         """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
         next step has nothing else to compute."""
         wait = MAX_WAIT_SECONDS if self.scheduler.waits_for_reads_alone else 0.0

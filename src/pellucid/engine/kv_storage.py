@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 from pellucid.backends.ops import KVCache
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat
+from pellucid.execution.block_server import BlockServer
 from pellucid.execution.block_transfer import BlockTransfer
-from pellucid.execution.prefix_store import DiskPrefixStore
+from pellucid.execution.fetch_policy import FetchPolicy
+from pellucid.execution.prefix_store import PrefixStore
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
 from pellucid.inputs.config import EngineConfig
@@ -26,6 +29,8 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Warn
 from pellucid.scheduling.offload import Offload
 
+MIN_KEY_BYTES = 16
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +39,7 @@ class KVStorage:
     """The KV cache, and the stores to which its blocks move.
 
     Args:
-        prefix_store: blocks on disk; None without `prefix_cache_dir`.
+        prefix_store: blocks on disk or on a server; None without `EngineConfig.prefix_store`.
         swap_file: blocks of preempted requests; None without `swap_space`.
         draft_kv_cache: the draft model's; None: there is no draft model.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
@@ -42,7 +47,7 @@ class KVStorage:
 
     plan: EnginePlan
     kv_cache: KVCache
-    prefix_store: DiskPrefixStore | None
+    prefix_store: PrefixStore | None
     swap_file: SwapFile | None
     transfer: BlockTransfer
     draft_kv_cache: KVCache | None = None
@@ -80,7 +85,7 @@ def make_kv_storage(
 
     Raises:
         ValueError: the backend or the memory does not allow a setting.
-        OSError: `prefix_cache_dir` cannot be made or read.
+        OSError: `prefix_store` cannot be made or read.
     """
     draft_needs = None if draft is None else _needs_of(draft, config)
     models = EngineModels(_needs_of(model, config), draft_needs, has_drafts)
@@ -126,18 +131,35 @@ def _open_prefix_store(
     max_pending: int,
     report: Callable[[str], None],
     blocks_per_state: int,
-) -> DiskPrefixStore | None:
-    if config.prefix_cache_dir is None:
+) -> PrefixStore | None:
+    if config.prefix_store is None:
         return None
     fingerprint = model.identity(config).digest
-    file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block)
+    key = None if config.prefix_store_key is None else _read_key(Path(config.prefix_store_key))
+    file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block, key)
+    if config.shares_prefix_store:
+        server = BlockServer(config.prefix_store, fingerprint, file_format.file_bytes, report)
+        policy = FetchPolicy(time.monotonic)
+        return PrefixStore(server, file_format, max_pending, report, blocks_per_state, policy)
     directory = BlockDirectory(
-        Path(config.prefix_cache_dir).expanduser(),
+        Path(config.prefix_store).expanduser(),
         fingerprint,
         file_format.file_bytes,
         config.prefix_cache_bytes,
     )
-    return DiskPrefixStore(directory, file_format, max_pending, report, blocks_per_state)
+    return PrefixStore(directory, file_format, max_pending, report, blocks_per_state)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        key = path.expanduser().read_bytes().strip()
+    except OSError as error:
+        raise ValueError(f"prefix_store_key={str(path)!r}: {error.strerror}") from None
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(
+            f"prefix_store_key={str(path)!r}: has {len(key)} bytes; at least {MIN_KEY_BYTES} are needed"
+        )
+    return key
 
 
 def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | None:

@@ -197,7 +197,7 @@ class LLMEngine:
         index.listener = listener
 
     def close(self) -> None:
-        """Writes the blocks that wait for `prefix_cache_dir`, and saves no further blocks there.
+        """Writes the blocks that wait for `prefix_store`, and saves no further blocks there.
 
         A process that ends without this call writes them too.
         """

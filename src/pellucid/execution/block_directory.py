@@ -54,11 +54,14 @@ class BlockDirectory:
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError:
-            raise ValueError(f"prefix_cache_dir={str(root)!r}: is not a directory") from None
+            raise ValueError(f"prefix_store={str(root)!r}: is not a directory") from None
         _check_private(root)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._total_bytes: int | None = None  # when last counted; None: not yet
         self._written_bytes = 0  # since then
+
+    def name(self, block_hash: bytes) -> str:
+        return str(self.path(block_hash))
 
     def path(self, block_hash: bytes) -> Path:
         return self._folder / (block_hash.hex() + SUFFIX)
@@ -94,8 +97,8 @@ class BlockDirectory:
             os.close(fd)
         return data
 
-    def write(self, block_hash: bytes, parts: Iterable[bytes | memoryview]) -> None:
-        """Writes a file under a temporary name and renames it; then removes files beyond the bound.
+    def write(self, block_hash: bytes, parts: Iterable[bytes | memoryview]) -> bool:
+        """Writes a file under a temporary name and renames it; then removes files beyond the bound. Returns True.
 
         Raises:
             OSError: it cannot be written.
@@ -111,9 +114,13 @@ class BlockDirectory:
             raise
         self._written_bytes += self.file_bytes
         self._keep_bound()
+        return True
 
     def remove(self, block_hash: bytes) -> None:
         self.path(block_hash).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _keep_bound(self) -> None:
         if (
@@ -167,6 +174,6 @@ def _check_private(root: Path) -> None:
     status = root.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ValueError(
-            f"prefix_cache_dir={str(root)!r}: belongs to user {status.st_uid} with mode"
+            f"prefix_store={str(root)!r}: belongs to user {status.st_uid} with mode"
             f" {stat.S_IMODE(status.st_mode):o}; it must be yours, and no other user may write to it"
         )

@@ -7,10 +7,11 @@
 32          block hash
 8 each      token ids
 ...         contents: what `KVCache.read_blocks` gave
-32          SHA-256 of everything before it
+32          SHA-256 of everything before it; with a key its HMAC-SHA-256 (RFC 2104)
 """
 
 import hashlib
+import hmac
 import struct
 from dataclasses import dataclass
 
@@ -40,11 +41,13 @@ class BlockFileFormat:
         fingerprint: 32 bytes.
         block_size: tokens per block.
         bytes_per_block: of all layers.
+        key: secret of those who may write such files; None: whoever can write a file may.
     """
 
     fingerprint: bytes
     block_size: int
     bytes_per_block: int
+    key: bytes | None = None
 
     @property
     def file_bytes(self) -> int:
@@ -62,9 +65,7 @@ class BlockFileFormat:
         """
         assert len(token_ids) == self.block_size and len(data) == self.bytes_per_block
         head = self._head(block_hash, token_ids)
-        digest = hashlib.sha256(head)
-        digest.update(data.data)
-        return head, data.data, digest.digest()
+        return head, data.data, self._digest(head, data.data)
 
     def decode(self, file: BlockBytes, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes:
         """The contents of a block [bytes_per_block], a view of `file`.
@@ -75,19 +76,28 @@ class BlockFileFormat:
             token_ids: its tokens.
 
         Raises:
-            DamagedBlockError: the file is cut off, or its bytes are not those that were written.
+            DamagedBlockError: the file is cut off, or its bytes are not those that were written with this key.
             ForeignBlockError: it holds another block than that, or is of another version or model.
         """
         if len(file) != self.file_bytes:
             raise DamagedBlockError(f"has {len(file)} bytes instead of {self.file_bytes}")
         if file[: len(MAGIC)].tobytes() != MAGIC:
             raise DamagedBlockError(f"does not begin with {MAGIC!r}")
-        if hashlib.sha256(file[:-_DIGEST_BYTES].data).digest() != file[-_DIGEST_BYTES:].tobytes():
+        digest = self._digest(file[:-_DIGEST_BYTES].data)
+        if not hmac.compare_digest(digest, file[-_DIGEST_BYTES:].tobytes()):
             raise DamagedBlockError("its checksum is wrong")
         expected = np.frombuffer(self._head(block_hash, token_ids), np.uint8)
         if not np.array_equal(file[: len(expected)], expected):
             raise ForeignBlockError("is of another version, model or prefix")
         return file[len(expected) : -_DIGEST_BYTES]
+
+    def _digest(self, *parts: bytes | memoryview) -> bytes:
+        digest = (
+            hashlib.sha256() if self.key is None else hmac.new(self.key, digestmod=hashlib.sha256)
+        )
+        for part in parts:
+            digest.update(part)
+        return digest.digest()
 
     def _head(self, block_hash: bytes, token_ids: tuple[int, ...]) -> bytes:
         header = _HEADER.pack(

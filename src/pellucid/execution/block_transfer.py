@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pellucid.backends.ops import BlockBytes, KVCache
-from pellucid.execution.prefix_store import DiskPrefixStore
+from pellucid.execution.prefix_store import PrefixStore
 from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.execution.swap_file import SwapFile
 from pellucid.scheduling.block_ops import (
@@ -40,7 +40,7 @@ class BlockTransfer:
     def __init__(
         self,
         kv_cache: KVCache,
-        prefix_store: DiskPrefixStore | None = None,
+        prefix_store: PrefixStore | None = None,
         swap_file: SwapFile | None = None,
     ) -> None:
         self._kv_cache = kv_cache

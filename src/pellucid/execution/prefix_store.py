@@ -1,6 +1,7 @@
-"""The prefix store: blocks on disk that outlive the pool and the process, read and written by threads."""
+"""The prefix store: blocks on disk or on a server, which outlive the pool and the process; threads read and write."""
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -9,15 +10,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pellucid.backends.ops import BlockBytes
-from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
+from pellucid.execution.block_store import BlockStore
+from pellucid.execution.fetch_policy import FetchPolicy
 from pellucid.execution.state_pieces import piece_hashes
 from pellucid.scheduling.block_ops import Read, ReadSnapshot, SnapshotKey
 
 # The contents of a block, or None; after the blocks, a snapshot of recurrent states as a list of its pieces.
 Payload: TypeAlias = BlockBytes | ReadSnapshot | None
 
-# Without an answer of the disk for as long, prompts are computed, and nothing is read until the disk answers; `close`
+# Without an answer of the store for as long, prompts are computed, and nothing is read until it answers; `close`
 # does not wait any longer for what is being written.
 MAX_DISK_SECONDS = 10.0
 
@@ -37,7 +39,11 @@ class PrefixStoreCounts:
     foreign: int = 0  # files with other contents; kept
 
 
-class DiskPrefixStore:
+class _TooSlowError(Exception):
+    """By now the prefix would have been computed."""
+
+
+class PrefixStore:
     """Reads and saves blocks in the background. The caller's thread never waits for the disk, not even for a look at
     a directory: a network drive may not answer.
 
@@ -45,28 +51,31 @@ class DiskPrefixStore:
     `close`, and the blocks that were saved until then are still written.
 
     Args:
-        directory: the files.
+        store: the files.
         file_format: their layout.
-        max_pending: most blocks that may wait for the disk; further blocks are dropped.
+        max_pending: most blocks that may wait to be written; further blocks are dropped.
         report: called, from any thread, with a warning for people.
         pieces_per_state: pieces of the size of a block into which a snapshot of recurrent states is cut.
+        policy: what is fetched and what is computed; None: whatever is there is read.
     """
 
     def __init__(
         self,
-        directory: BlockDirectory,
+        store: BlockStore,
         file_format: BlockFileFormat,
         max_pending: int,
         report: Callable[[str], None],
         pieces_per_state: int = 0,
+        policy: FetchPolicy | None = None,
     ) -> None:
-        assert directory.file_bytes == file_format.file_bytes
+        assert store.file_bytes == file_format.file_bytes
         self.counts = PrefixStoreCounts()
-        self._directory = directory
+        self._store = store
         self._format = file_format
         self._max_pending = max_pending
         self._report = report
         self._pieces_per_state = pieces_per_state
+        self._policy = policy
         self._clock = time.monotonic
         self._lock = threading.Condition()  # for everything below
         self._pending: dict[bytes, tuple[tuple[int, ...], BlockBytes]] = {}  # by hash, oldest first
@@ -79,6 +88,7 @@ class DiskPrefixStore:
         self._asked_at: float  # while it reads: when the reading thread last asked the disk
         self._is_stuck = False  # the disk has not answered, and nobody waits for what is being read
         self._read: list[tuple[int, list[Payload]]] = []  # read_id and what was found
+        self._num_calls, self._fetch_until = 0, math.inf  # of the reading thread alone
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
         """The verified contents of a block; None if there is no undamaged file of it.
@@ -91,16 +101,16 @@ class DiskPrefixStore:
             if (waiting := self._pending.get(block_hash)) is not None:
                 return waiting[1] if waiting[0] == token_ids else None
         try:
-            if (file := self._directory.read(block_hash)) is None:
+            if (file := self._store.read(block_hash)) is None:
                 return None
             data = self._format.decode(file, block_hash, token_ids)
         except DamagedBlockError as error:
             self.counts.damaged += 1
-            self._report(f"{self._directory.path(block_hash)}: {error}: removed")
-            self._directory.remove(block_hash)
+            self._report(f"{self._store.name(block_hash)}: {error}: removed")
+            self._store.remove(block_hash)
         except (ForeignBlockError, OSError) as error:
             self.counts.foreign += 1
-            self._report(f"{self._directory.path(block_hash)}: {error}: ignored")
+            self._report(f"{self._store.name(block_hash)}: {error}: ignored")
         else:
             self.counts.found += 1
             return data
@@ -129,7 +139,7 @@ class DiskPrefixStore:
             taken, self._read = self._read, []
         if gives_up:
             self._report(
-                f"no answer for {MAX_DISK_SECONDS:g} s: nothing is read until the disk answers"
+                f"no answer for {MAX_DISK_SECONDS:g} s: nothing is read until the store answers"
             )
         return taken
 
@@ -191,6 +201,7 @@ class DiskPrefixStore:
             self._pending.clear()
         if num_lost:
             self._report(f"no answer for {MAX_DISK_SECONDS:g} s: {num_lost} blocks are not saved")
+        self._store.close()
 
     def _wait_for_a_write(self) -> bool:
         """Returns whether a block was written, in time."""
@@ -210,7 +221,7 @@ class DiskPrefixStore:
                 self._being_read, self._asked_at = read.read_id, self._clock()
             found: list[Payload] = []
             try:
-                found = self._find_prefix(read)
+                found = self._fetch_prefix(read)
             except Exception:
                 _log.exception("blocks of the prefix cache could not be looked for")
             with self._lock:
@@ -218,6 +229,32 @@ class DiskPrefixStore:
                     self._read.append((read.read_id, found))
                 self._being_read, self._is_stuck = None, False
                 self._lock.notify_all()
+
+    def note_computed(self, num_tokens: int, seconds: float) -> None:
+        """A step has computed so many tokens: with a policy, that is what fetching competes with."""
+        if self._policy is not None:
+            self._policy.note_computed(num_tokens, seconds)
+
+    def _fetch_prefix(self, read: Read) -> list[Payload]:
+        """As `_find_prefix`; with a policy empty if that is expected to take longer than computing the prefix, or does
+        so."""
+        if (policy := self._policy) is None:
+            return self._find_prefix(read)
+        longest = read.prefixes[-1]
+        num_blocks = longest.num_blocks - read.keys[0].key.index
+        num_tokens = num_blocks * self._format.block_size
+        num_files = longest.num_keys + (self._pieces_per_state if longest.snapshot else 0)
+        if not policy.pays(num_tokens, 2 * num_files):  # is it there; what is it
+            return []
+        started = self._clock()
+        self._num_calls, self._fetch_until = 0, started + policy.compute_seconds(num_tokens)
+        try:
+            return self._find_prefix(read)
+        except _TooSlowError:
+            return []
+        finally:
+            policy.note_fetched(self._num_calls, self._clock() - started)
+            self._fetch_until = math.inf
 
     def _find_prefix(self, read: Read) -> list[Payload]:
         """What the longest prefix needs of which everything is there and sound; empty if there is none.
@@ -278,15 +315,22 @@ class DiskPrefixStore:
 
     def _has(self, block_hash: bytes) -> bool:
         """Whether there is a file of a block, or the block waits to be written."""
-        self._asked_at = self._clock()
+        self._begin_call()
         with self._lock:
             if block_hash in self._pending:
                 return True
-        return self._directory.has(block_hash)
+        return self._store.has(block_hash)
+
+    def _begin_call(self) -> None:
+        """Raises a _TooSlowError if by now the prefix would have been computed."""
+        self._asked_at = self._clock()
+        if self._asked_at > self._fetch_until:
+            raise _TooSlowError
+        self._num_calls += 1
 
     def _ask(self, block_hash: bytes, token_ids: tuple[int, ...]) -> BlockBytes | None:
         """`find`, for the reading thread: if it fails, the waiting request computes the block."""
-        self._asked_at = self._clock()
+        self._begin_call()
         try:
             return self.find(block_hash, token_ids)
         except Exception:
@@ -298,9 +342,9 @@ class DiskPrefixStore:
             block_hash, token_ids, data = block
             is_new = False
             try:
-                if is_new := not self._directory.has(block_hash):
+                if not self._store.has(block_hash):
                     parts = self._format.encode(block_hash, token_ids, data)
-                    self._directory.write(block_hash, parts)
+                    is_new = self._store.write(block_hash, parts)
             except (OSError, MemoryError) as error:
                 self._give_up(error)
             with self._lock:

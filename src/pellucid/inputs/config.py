@@ -1,6 +1,7 @@
 """The settings of an engine, checked when they are made; they never change."""
 
 import os
+import re
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -47,9 +48,11 @@ class EngineConfig(CheckedFields):
             (0, 1].
         num_threads: compute threads; None lets the backend choose.
         enable_prefix_caching: reuse KV blocks of earlier requests that began with the same tokens.
-        prefix_cache_dir: directory that keeps such blocks after the engine ends; None keeps them in
-            memory only.
-        prefix_cache_bytes: most bytes of files in that directory; the least recently used are deleted.
+        prefix_store: keeps such blocks after the engine ends: a directory, or redis://host:port/db, which several
+            machines share; None keeps them in memory only.
+        prefix_store_key: a file with the secret that all engines of a shared store have, at least 16 bytes: a block
+            that was written without it is not used.
+        prefix_cache_bytes: most bytes of files in a directory; the least recently used are deleted.
         swap_space: bytes of a temporary file for the blocks of preempted requests; 0 recomputes them.
         use_kv_cache: False computes the whole text again for every token, as a naive loop would.
         skip_tokenizer_init: load no tokenizer; prompts are token ids, and answers have no text.
@@ -85,7 +88,8 @@ class EngineConfig(CheckedFields):
     memory_utilization: float = 0.9
     num_threads: int | None = None
     enable_prefix_caching: bool = True
-    prefix_cache_dir: str | None = None
+    prefix_store: str | None = None
+    prefix_store_key: str | None = None
     prefix_cache_bytes: int = 4 << 30
     swap_space: int = 0
     use_kv_cache: bool = True
@@ -95,7 +99,7 @@ class EngineConfig(CheckedFields):
     num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
-        for name in ("model", "revision", "tokenizer", "draft_model", "prefix_cache_dir"):
+        for name in _NAMES:
             self._normalise(name, _checked_name(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices or not isinstance(value, str):
@@ -124,14 +128,40 @@ class EngineConfig(CheckedFields):
         template = self.chat_template
         if template is not None and not (isinstance(template, str) and "{" in template):
             refuse("chat_template", template, "the text of a template in Jinja, or None")
-        if self.prefix_cache_dir is not None and not (
-            self.enable_prefix_caching and self.use_kv_cache
-        ):
+        self._check_prefix_store()
+
+    @property
+    def shares_prefix_store(self) -> bool:
+        """Whether the prefix store is a server."""
+        return self.prefix_store is not None and "://" in self.prefix_store
+
+    def _check_prefix_store(self) -> None:
+        store, key = self.prefix_store, self.prefix_store_key
+        if store is None:
+            if key is not None:
+                raise ValueError(f"prefix_store_key={key!r}: has no effect without prefix_store")
+            return
+        if not (self.enable_prefix_caching and self.use_kv_cache):
             raise ValueError(
-                f"prefix_cache_dir={self.prefix_cache_dir!r}: needs enable_prefix_caching and use_kv_cache"
+                f"prefix_store={store!r}: needs enable_prefix_caching and use_kv_cache"
             )
+        if self.shares_prefix_store:
+            if not _STORE_ADDRESS.fullmatch(store):
+                refuse(
+                    "prefix_store",
+                    store,
+                    "a directory, redis://host:port/db or rediss://host:port/db (the environment variable REDISCLI_AUTH"
+                    " has the password)",
+                )
+            if key is None:
+                raise ValueError(
+                    f"prefix_store={store!r}: needs prefix_store_key: without a secret, whoever can write there"
+                    " can change answers"
+                )
 
 
+_NAMES = ("model", "revision", "tokenizer", "draft_model", "prefix_store", "prefix_store_key")
+_STORE_ADDRESS = re.compile(r"rediss?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/\d{1,5})?")
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
 _CHOICES = {

@@ -223,7 +223,7 @@ class _EngineNeeds:
         config, model, draft = self._config, self._models.model, self._models.draft
         weight_bytes, bytes_per_block = model.weight_bytes, self.own.bytes_per_block
         scratch = _scratch_bytes(config, model, self.max_extra_logits)
-        if config.prefix_cache_dir is not None:
+        if config.prefix_store is not None:
             scratch += 2 * self.max_pending_blocks * bytes_per_block
         if draft is not None and self.draft is not None:
             weight_bytes += draft.weight_bytes

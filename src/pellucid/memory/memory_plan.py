@@ -121,7 +121,7 @@ class MemoryPlan:
     Args:
         weights: of the decoder, as loading counted them.
         scratch: activations between the ops of the largest step, its logits, and blocks that wait to be written
-            to the prefix cache on disk.
+            to the prefix store.
         bytes_per_block: of the layers of a group, K and V, scales and padding included.
         num_blocks: of the KV cache, for all groups.
         margin: left to the rest of the process and of the machine.

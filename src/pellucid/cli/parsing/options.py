@@ -195,15 +195,20 @@ class BenchSpeculationOptions(SpeculationOptions):
 
 @dataclass(frozen=True)
 class PrefixCacheOptions(EngineOptions):
-    """Where blocks of the KV cache are kept on disk."""
+    """Where blocks of the KV cache outlive an engine."""
 
-    prefix_cache_dir: str | None = PREFIX_CACHE.option(
-        "DIR",
-        "Keep computed blocks of the KV cache in this directory for later runs.",
+    prefix_store: str | None = PREFIX_CACHE.option(
+        "DIR|URL",
+        "Keep computed blocks of the KV cache for later runs: in this directory, or in redis://host:port/db for several"
+        " servers.",
         parser=directory,
     )
+    prefix_store_key: str | None = PREFIX_CACHE.option(
+        "FILE",
+        "The secret of all who share a prefix store: blocks that others have written are not used.",
+    )
     prefix_cache_bytes: int = PREFIX_CACHE.option(
-        "SIZE", "Most bytes of files in that directory.", parser=size, show_default="4GiB"
+        "SIZE", "Most bytes of files in a directory.", parser=size, show_default="4GiB"
     )
 
 

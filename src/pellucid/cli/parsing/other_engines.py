@@ -83,7 +83,7 @@ _OPTIONS = {
     "--nowordwrap": "a pipe gets the text as it is: pellucid run ... | cat",
     "--num-ctx": "--max-model-len",
     "--parallel -np": "--max-num-seqs",
-    "--prompt-cache": "--prefix-cache-dir DIR",
+    "--prompt-cache": "--prefix-store DIR",
     "--reverse-prompt": "--stop",
     "--rope-freq-base --rope-scaling": _BY_MODEL,
     "--sampling-seed": "--seed",

@@ -99,7 +99,7 @@ const OP = "AFSRCHEOILxt"; // those of events.md, and x: a request ended, t: it 
 export const SEALED = 1;
 export const COPIED = 2; // it came about by copy-on-write
 export const SWAPPED_IN = 4;
-export const LOADED = 8; // from the prefix cache on disk
+export const LOADED = 8; // from the prefix store
 
 /** The state of every block. */
 export class Pool {

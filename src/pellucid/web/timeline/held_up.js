@@ -28,7 +28,7 @@ const REASONS = {
   admitted: "admitted",
   no_seats: "first in the queue, but as many requests run as may",
   no_blocks: "first in the queue, but the pool lacks blocks",
-  reading_prefix: "waits for blocks of the prefix cache on disk",
+  reading_prefix: "waits for blocks of the prefix store",
   forked: "a sibling computed its prompt",
   computed: "all its tokens are computed and it got a new one",
   preempted: "another request took blocks from it",
