@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from pellucid.scheduling.block import BYTES_PER_TOKEN, hash_of_block, hashed_bytes, root_hash
+from pellucid.scheduling.block_tables import (
+    BYTES_PER_TOKEN,
+    hash_of_block,
+    hashed_bytes,
+    root_hash,
+)
 
 LABELLED_GROUP = 0  # of layers: the first one has full attention if any has (`kv_groups`)
 

@@ -44,7 +44,6 @@ from pellucid.outputs import (
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixListener
-from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
@@ -346,7 +345,10 @@ class LLMEngine:
         )
         self.scheduler.check_fits(requests[0])
         self._completions.start(output, requests, prepared, resumes)
-        self._queue(requests, resumes)
+        # Completions that have tokens share no step that computes their prompt.
+        shares_prompt = resumes is None or not has_begun(resumes)
+        for queued in [requests] if shares_prompt else [[each] for each in requests]:
+            self.scheduler.add_request(*queued)
         for request in requests:
             self._recorder.add(request, output, encoded.encoded_time)
         if continues is not None:
@@ -385,14 +387,6 @@ class LLMEngine:
             with_tokens: name the tokens of each request.
         """
         return self.scheduler.snapshot(self.events.last_seq, with_tokens)
-
-    def _queue(self, requests: Sequence[Request], resumes: RequestOutput | None) -> None:
-        """Completions that have tokens share no step that computes their prompt."""
-        if resumes is None or not has_begun(resumes):
-            self.scheduler.add_request(*requests)
-            return
-        for request in requests:
-            self.scheduler.add_request(request)
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""

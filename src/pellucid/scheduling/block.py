@@ -1,41 +1,6 @@
 """A block of the KV cache, and the key by which the prefix index finds its contents."""
 
-import hashlib
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-
-def root_hash(salt: bytes, group: int) -> bytes:
-    """The parent hash of the first block of a request.
-
-    No salt gives one group the hash of another: their hash functions differ.
-
-    Args:
-        salt: of the request.
-        group: of layers.
-    """
-    if group == 0:
-        return hashlib.sha256(salt).digest()
-    person = f"group {group}".encode()
-    return hashlib.blake2b(salt, digest_size=32, person=person).digest()
-
-
-BYTES_PER_TOKEN = 8  # as they are hashed
-
-
-def hashed_bytes(token_ids: Sequence[int]) -> bytes:
-    """Tokens as they are hashed."""
-    return array("q", token_ids).tobytes()
-
-
-def hash_of_block(parent_hash: bytes, tokens: bytes) -> bytes:
-    """The hash of a block and of everything before it.
-
-    Args:
-        tokens: `hashed_bytes` of the block.
-    """
-    return hashlib.sha256(parent_hash + tokens).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """The block tables of a request, one for each group of layers: takes, shares, copies and gives back their blocks."""
 
+import hashlib
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block import Block, BlockKey, hash_of_block, hashed_bytes, root_hash
+from pellucid.scheduling.block import Block, BlockKey
 from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.request import Request
@@ -12,6 +14,36 @@ from pellucid.scheduling.request import Request
 Place: TypeAlias = tuple[int, int]  # group, index in a request's block table of the group
 # The entry of a block that has left the window and was freed: attention does not read this entry.
 FREED = Block(-1)
+BYTES_PER_TOKEN = 8  # as they are hashed
+
+
+def root_hash(salt: bytes, group: int) -> bytes:
+    """The parent hash of the first block of a request.
+
+    No salt gives one group the hash of another: their hash functions differ.
+
+    Args:
+        salt: of the request.
+        group: of layers.
+    """
+    if group == 0:
+        return hashlib.sha256(salt).digest()
+    person = f"group {group}".encode()
+    return hashlib.blake2b(salt, digest_size=32, person=person).digest()
+
+
+def hashed_bytes(token_ids: Sequence[int]) -> bytes:
+    """Tokens as they are hashed."""
+    return array("q", token_ids).tobytes()
+
+
+def hash_of_block(parent_hash: bytes, tokens: bytes) -> bytes:
+    """The hash of a block and of everything before it.
+
+    Args:
+        tokens: `hashed_bytes` of the block.
+    """
+    return hashlib.sha256(parent_hash + tokens).digest()
 
 
 class BlockTable:
