@@ -45,6 +45,10 @@ NOT_TYPED = {
     "pellucid bench-serve": "takes a minute",
     "pellucid serve --prefix-store redis": "needs redis-server: make test-cluster",
     "python benchmarks/": "takes minutes",
+    "python tools/fetch_models.py": "asks a package index",
+    'pellucid run MODEL "a prompt" --device cuda': "needs that device",
+    "pellucid serve MODEL --device mps": "needs that device",
+    'pellucid run MODEL "a prompt" --backend torch': "needs PyTorch: make test-device",
 }
 
 # What takes a minute is typed with less work.
