@@ -106,12 +106,14 @@ def test_unsafe_deserialization() -> None:
         "marshal",
         "shelve",
         "joblib",
-        "torch",
         "yaml",
     )
     assert names_called(*formats) == set()
     text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     assert "allow_pickle=True" not in text
+    # The backend on PyTorch computes with it, and reads no file by it.
+    readers = "load|jit|hub|package|serialization|export|classes"
+    assert not re.search(rf"\btorch\.({readers})\b|from torch import .*\b({readers})\b", text)
     assert not re.search(r"\brecv_(pyobj|json|serialized)\b", text)  # of ZeroMQ: bytes alone
 
 
@@ -513,14 +515,16 @@ def test_lifecycle_races(server: RunningServer) -> None:
 
 
 def test_internal_sockets() -> None:
-    """Threads of one process share memory; no socket is made but the server's own, and those of --kv-events. What a
-    process listens on: test_restart.py."""
+    """Threads of one process share memory; no socket is made but the server's own, those of --kv-events, and the
+    end that a replica has of a pair without an address. What a process listens on: test_restart.py."""
     makers = {
         path.name
         for path in SOURCES.rglob("*.py")
         if re.search(r"socket\.(socket|create_server)\(|start_server\(|\bzmq\b", path.read_text())
     }
-    assert makers == {"run.py", "publisher.py"}
+    assert makers == {"run.py", "publisher.py", "replica.py"}
+    replica = (SOURCES / "cluster/replica.py").read_text()
+    assert re.findall(r"socket\.socket\((\w+=?)", replica) == ["fileno="]
 
 
 def test_a_test_dependency_that_was_taken_over() -> None:

@@ -64,7 +64,10 @@ class Completion:
         end = None
         for token in sampled:
             token_ids.append(token.token_id)
-            if (end := self._append(token)) is not None:
+            end = self._append(token.token_id)
+            if self.output.cumulative_logprob is not None:
+                self._append_logprobs(token)
+            if end is not None:
                 break
         self.request_output.metrics.token_times += [now] * len(token_ids)
         if end is None and now >= self.request.deadline:
@@ -104,7 +107,7 @@ class Completion:
             ValueError: the completion ends with one of these tokens.
         """
         for number, token_id in enumerate(so_far.token_ids, 1):
-            if self._append_token(token_id) is not None:
+            if self._append(token_id) is not None:
                 raise ValueError(
                     f"resumes: completion {so_far.index} ends with token {number} of {len(so_far.token_ids)};"
                     " only an answer that goes on can be resumed"
@@ -121,18 +124,14 @@ class Completion:
         self.num_sent_tokens, self.unsent_text = len(self.output.token_ids), ""
         return delta_of(self.request_output, self.output, text, first)
 
-    def _append(self, sampled: SampledToken) -> End | None:
-        """Appends one token and its log-probabilities. Returns why the completion ends with it, if it does."""
-        end, output = self._append_token(sampled.token_id), self.output
-        if output.cumulative_logprob is not None:
-            assert sampled.chosen is not None
-            output.cumulative_logprob += sampled.chosen.logprob
-            if output.logprobs is not None:
-                logprobs = logprobs_at(self.tokenizer, sampled.chosen, sampled.top)
-                output.logprobs.append(logprobs)
-        return end
+    def _append_logprobs(self, sampled: SampledToken) -> None:
+        output = self.output
+        assert sampled.chosen is not None and output.cumulative_logprob is not None
+        output.cumulative_logprob += sampled.chosen.logprob
+        if output.logprobs is not None:
+            output.logprobs.append(logprobs_at(self.tokenizer, sampled.chosen, sampled.top))
 
-    def _append_token(self, token_id: int) -> End | None:
+    def _append(self, token_id: int) -> End | None:
         """Appends one token and its text. Returns why the completion ends with it, if it does."""
         output, stop_strings, request = self.output, self.stop_strings, self.request
         params = request.params
