@@ -250,6 +250,9 @@ def test_figures_of_each_request_at_each_moment(reader: Reader, view: str) -> No
     for moment, req in moments(list(reader.events)):
         reader.look(moment, req)
         reader.check()
+    if view == "generate":  # attention comes once a token stands still
+        page.locator(".read-list").wait_for()
+        reader.check()
     if view == "cache":
         page.evaluate(
             "pellucid.selection.block.value = pellucid.store.pool.newest.fill.indexOf(16)"
