@@ -146,9 +146,11 @@ test-oracle: $(VENV)/.oracle
 
 # Tests of inspection, the page and the server that run on PyTorch as well.
 TESTS_ON_TORCH := tests/bundled/test_inspection.py $(addprefix tests/server/test_,inspection.py compare.py page.py openai.py)
+# One file has most of the work: each process takes tests from the others when it has none left. Tensors are too small for more
+# than a thread of PyTorch.
 test-device: $(VENV)/.oracle
-	$(BIN)/python -m pytest $(PARALLEL) tests/device
-	PELLUCID_TEST_BACKEND=torch $(BIN)/python -m pytest $(PARALLEL) $(TESTS_ON_TORCH)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal tests/device
+	OMP_NUM_THREADS=1 PELLUCID_TEST_BACKEND=torch $(BIN)/python -m pytest $(PARALLEL) $(TESTS_ON_TORCH)
 
 # What only real weights can show. They are fetched once; where they cannot be had, it says why and tests nothing.
 test-real: $(VENV)/.oracle
