@@ -11,6 +11,11 @@ from page.conftest import opened_page, wait_for_all_events
 from page.test_elements import AXE
 
 LAST = "pellucid.views.chat.branch.value.at(-1)"
+SELECTED = """() => {
+  const request = pellucid.store.requests.get(pellucid.selection.req.value);
+  const tokens = request?.tokens.map((row) => pellucid.store.token(row));
+  return tokens?.find(({ pos }) => pos === pellucid.selection.pos.value);
+}"""
 HOSTILE = """<script>window.ran = 1</script>
 
 <img src=x onerror='window.ran = 2'>
@@ -148,14 +153,14 @@ def test_a_word_opens_the_token_that_wrote_it(chat: Any, server: Any) -> None:
     chat.keyboard.press(".")
     for _ in range(4):
         chat.keyboard.press(".")
-    wait_until(chat, "pellucid.selection.pos.value >= 0")
-    token = chat.evaluate("""() => {
-      const request = pellucid.store.requests.get(pellucid.selection.req.value);
-      const tokens = request.tokens.map((row) => pellucid.store.token(row));
-      return tokens.find(({ pos }) => pos === pellucid.selection.pos.value);
-    }""")
+    # The page selects the token when it has drawn the answer again, some time after the key.
     at = chat.evaluate("pellucid.views.chat.inside.value.at")
-    assert token["text"] and answer["text"].startswith(token["text"], at)
+    wait_until(
+        chat,
+        f"([text, at]) => ({SELECTED})()?.text && text.startsWith(({SELECTED})().text, at)",
+        [answer["text"], at],
+    )
+    token = chat.evaluate(SELECTED)
     chat.locator(".inside .candidates .chosen", has_text=token["text"].strip()).wait_for()
     chat.locator(".inside .read-list").wait_for()
     box = chat.locator(".answer-text [data-at]").first.bounding_box()
