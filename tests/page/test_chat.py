@@ -74,11 +74,12 @@ def set_params(page: Any, **params: int) -> None:
 
 
 def say(page: Any, text: str) -> None:
-    """By keyboard alone."""
+    """By keyboard alone; until the answer to it is there, if empty."""
+    before = page.evaluate("pellucid.views.chat.branch.value.length")
     page.keyboard.press("/")
     page.keyboard.insert_text(text)
     page.keyboard.press("Enter")
-    wait_until(page, f"{LAST}?.role === 'assistant'")
+    wait_until(page, "messages => pellucid.views.chat.branch.value.length === messages", before + 2)
     page.keyboard.press("Escape")
 
 

@@ -103,6 +103,14 @@ class Reader:
             assert time.monotonic() < end, wrong
             self.page.wait_for_timeout(20)
 
+    def check_until_seen(self, view: str, label: str) -> None:
+        """All figures that are shown are right, until one of them is this one."""
+        end = time.monotonic() + SECONDS
+        while (view, label) not in self.seen:
+            assert time.monotonic() < end, f"not shown: {label}"
+            self.check()
+            self.page.wait_for_timeout(20)
+
     def _wrong(self) -> list[str]:
         moment = self.moment()
         view = self.page.evaluate("pellucid.route.now.value.view")
@@ -314,8 +322,7 @@ def test_figures_of_a_load_and_of_the_queue(reader: Reader, server: RunningServe
         gate.let(1)
         server.wait_until(lambda: gate.num_left == 0, "a step of the three that have a seat")
         send(threads, server, "Twice", 4)
-        page.locator(".queue .waits").first.wait_for()
-        reader.check()
+        reader.check_until_seen("serve", "place in the queue")
         gate.open()
     reader.has_seen("serve")
 
@@ -332,13 +339,18 @@ def test_figures_of_the_plan(reader: Reader) -> None:
 def test_figures_of_a_chat(reader: Reader, server: RunningServer) -> None:
     page = reader.open("chat")
     wait_until(page, "pellucid.views.chat?.isReady.value")
-    for text in ("The old miller and the king", "And then?"):
+    for number, text in enumerate(("The old miller and the king", "And then?"), 1):
         page.evaluate(
             "text => { const { chat } = pellucid.views; chat.set({ params: { max_tokens: 20, seed: 1 } });"
             " chat.send(text, []); }",
             text,
         )
-        wait_until(page, "pellucid.views.chat.branch.value.at(-1).status === 'whole'")
+        wait_until(
+            page,
+            "messages => { const branch = pellucid.views.chat.branch.value;"
+            " return branch.length === messages && branch.at(-1).status === 'whole'; }",
+            2 * number,
+        )
     wait_for_all_events(page, server)
     reader.check()
     reader.has_seen("chat")
