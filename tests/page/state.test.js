@@ -114,6 +114,21 @@ test("a snapshot after a gap puts blocks and requests right", () => {
   assert.deepEqual(store.pool.at(2).counts().used, 2, "what was known before the gap stays");
 });
 
+test("a request has the engine's number as its name, whenever the page opened", () => {
+  const early = new Store();
+  const late = new Store();
+  const added = (num) => event("req.add", { req: `${num}/0`, prompt_tok: 5, num });
+  early.ingest([HELLO, added(1), added(2), added(3)]);
+  const requests = [{ req: "2/0", state: "decode", prompt_tok: 5, out_tok: 2, computed_tok: 6, prio: 0, blocks: [3, 4], num: 2 }];
+  late.ingest([HELLO, { ev: "snapshot", as_of_seq: seq, requests, blocks: [] }, added(4)]);
+  early.ingest([added(4)]);
+  for (const store of [early, late]) {
+    const named = ["2/0", "4/0"].map((req) => store.requests.get(req));
+    assert.deepEqual(named.map(({ name, hue }) => [name, hue]), [["r2", 1], ["r4", 3]]);
+  }
+  assert.equal(early.requests.get("1/0").name, "r1");
+});
+
 test("a page that opens late gets blocks and requests from the snapshot before hello", () => {
   const store = new Store();
   store.ingest([

@@ -66,6 +66,128 @@ def test_zooming_and_panning_stay_within_what_is_kept(timeline: Any) -> None:
     wait_until(timeline, f"{SPAN} === null")
 
 
+def spans(page: Any) -> tuple[float, float]:
+    """Of the time that is shown, which the reader has chosen."""
+    span = page.evaluate(SPAN)
+    return span["from"], span["to"]
+
+
+def test_wheel_and_drag_change_the_time_that_is_shown(timeline: Any) -> None:
+    timeline.keyboard.press("a")
+    wait_until(timeline, f"{SPAN} !== null")
+    box = timeline.locator(".lanes canvas").bounding_box()
+    gutter, end = box["x"] + 48, box["x"] + box["width"] - 4
+    y = box["y"] + 10
+
+    def time_at(x: float) -> float:
+        begin, until = spans(timeline)
+        return begin + (x - gutter) / (end - gutter) * (until - begin)
+
+    def is_at(x: float, moment: float) -> bool:
+        """Whether a moment is at a place, to a pixel."""
+        begin, until = spans(timeline)
+        return abs(time_at(x) - moment) <= (until - begin) / (end - gutter)
+
+    def changes() -> None:
+        wait_until(timeline, f"span => {SPAN}.from !== span[0] || {SPAN}.to !== span[1]", before)
+
+    # The moment under the pointer stays where it is.
+    pointer = gutter + (end - gutter) / 4
+    moment, before = time_at(pointer), spans(timeline)
+    timeline.mouse.move(pointer, y)
+    timeline.keyboard.down("Control")
+    timeline.mouse.wheel(0, -600)
+    timeline.keyboard.up("Control")
+    changes()
+    length = before[1] - before[0]
+    assert spans(timeline)[1] - spans(timeline)[0] == pytest.approx(0.3012 * length, rel=1e-3)
+    assert is_at(pointer, moment)
+
+    # A drag takes the moment under the pointer with it, and is no click on a lane.
+    before, chosen = spans(timeline), timeline.evaluate("pellucid.selection.req.value")
+    moment = time_at(pointer)
+    timeline.mouse.down()
+    timeline.mouse.move(pointer - 20, y, steps=4)
+    timeline.mouse.up()
+    changes()
+    assert is_at(pointer - 20, moment)
+    assert timeline.evaluate("pellucid.selection.req.value") == chosen
+
+    # A drag with Shift shows the time that it passes.
+    before = spans(timeline)
+    begin, until = time_at(pointer), time_at(pointer + 120)
+    timeline.keyboard.down("Shift")
+    timeline.mouse.move(pointer, y)
+    timeline.mouse.down()
+    timeline.mouse.move(pointer + 120, y, steps=4)
+    timeline.mouse.up()
+    timeline.keyboard.up("Shift")
+    changes()
+    assert is_at(gutter, begin)
+    assert is_at(end, until)
+
+
+REQUESTS = """count => {
+  const { store, cursor } = pellucid;
+  let { seq, t_us, step } = store.head;
+  const tell = (ev, fields) => store.take({ v: 1, seq: ++seq, t_us: (t_us += 100), step, ev, ...fields });
+  for (let i = 0; i < count; i++) {
+    const req = `cmpl-${i}/0`;
+    tell("req.add", { req, prompt_tok: 9, max_new_tok: 9, prio: 0, params: {}, arrive_us: t_us });
+    if (i === count - 1) tell("req.state", { req, from: "waiting", to: "waiting", reason: "no_blocks" });
+    else {
+      if (i === 4321) t_us += 500_000;
+      tell("req.state", { req, from: "waiting", to: "prefill", reason: "admitted" });
+      step += 1;
+      const times = { sched_us: 10, fwd_us: 60, sample_us: 10, emit_us: 10, idle_us: 0 };
+      const bytes = { w_bytes: 0, kv_read_bytes: 0, kv_write_bytes: 0 };
+      tell("step", { kind: "prefill", batch: [[req, 9, 9]], budget_tok: 64, flops: 1, ...times, ...bytes });
+      tell("req.state", { req, from: "prefill", to: "done", reason: "max_tokens", finish: "length" });
+    }
+  }
+  cursor.version.value += 1;
+}"""
+
+
+def test_ten_thousand_requests_scroll_and_are_found(page: Any) -> None:
+    page.keyboard.press("2")
+    page.evaluate(REQUESTS, 10_000)
+    page.keyboard.press("a")
+    canvas = page.locator(".lanes canvas")
+    canvas.wait_for()
+    assert canvas.bounding_box()["height"] < 600  # what is seen is drawn, and no more
+    canvas.focus()
+    spoken = page.locator(".lanes .spoken")
+    for key, name in (("End", "r10000: waiting"), ("Home", "r1: waiting"), ("ArrowDown", "r2:")):
+        page.keyboard.press(key)
+        spoken.filter(has_text=name).wait_for()
+    page.keyboard.press("End")
+    wait_until(page, "document.querySelector('.lanes').scrollTop > 100_000")
+    page.keyboard.press("Enter")
+    wait_until(page, "pellucid.request.value.name === 'r10000'")
+
+    page.keyboard.press("f")
+    for words, found in (
+        ("state:waiting", "1 of 10,000 requests"),
+        ("cause:blocks", "1 of 10,000 requests"),
+        (">200ms", "1 of 10,000 requests"),
+        ("id:cmpl-77", "111 of 10,000 requests"),
+        ("id:cmpl-77 <1ms state:done", "111 of 10,000 requests"),
+        ("r4322", "1 of 10,000 requests"),
+        ("nobody", "0 of 10,000 requests"),
+    ):
+        page.locator("#find-request").fill(words)
+        page.locator(".found", has_text=found).wait_for()
+    page.locator("#find-request").fill(">200")
+    page.locator(".why.trouble", has_text=">200 is no duration").wait_for()
+    page.locator("#find-request").fill(">200ms")
+    page.keyboard.press("Escape")
+    canvas.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    wait_until(page, "pellucid.request.value.name === 'r4322'")
+
+
 def test_the_tables_are_those_of_the_store(timeline: Any) -> None:
     timeline.keyboard.press("a")
     timeline.keyboard.press("t")
@@ -75,8 +197,9 @@ def test_the_tables_are_those_of_the_store(timeline: Any) -> None:
         "pellucid.store.requestsAt(Infinity).length"
     )
     row = lanes.locator("tbody tr").first.locator("td").all_inner_texts()
-    prompt = timeline.evaluate("[...pellucid.store.requests.values()][0].added.prompt_tok")
-    assert (row[0], row[2], row[4], row[5]) == ("r1", "done", str(prompt), "1")
+    added = timeline.evaluate("[...pellucid.store.requests.values()][0].added")
+    first = (f"r{added['num']}", "done", str(added["prompt_tok"]), "1")
+    assert (row[0], row[2], row[4], row[5]) == first
     durations = timeline.evaluate(
         "['sched_us', 'fwd_us', 'sample_us', 'emit_us']"
         ".map((name) => pellucid.store.steps.get(name, pellucid.store.steps.first))"

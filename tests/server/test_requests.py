@@ -416,16 +416,19 @@ def test_a_caller_hears_of_its_own_requests(guarded: RunningServer) -> None:
     own = name.removeprefix("cmpl-")
     guarded.wait_until_idle()
     heard: dict[str, set[str]] = {}
+    callers: dict[str, list[str]] = {}
     path = "/v1/events?level=token"
     for key, user, num_requests in ((USER_KEY, "user", 1), (ADMIN_KEY, "ops", 2)):
         events = read_events(
             guarded, path, "req.ledger", num_requests, last_event_id="0", x_api_key=key
         )
         heard[user] = {event["req"].partition("/")[0] for event in events if "req" in event}
+        callers[user] = [event["caller"] for event in events if event["ev"] == "req.add"]
         named = {event["ev"] for event in events}
         assert ("kv" in named) == ("step" in named) == (user == "ops")
         assert "req.add" in named
     assert heard["user"] == {own} < heard["ops"]
+    assert callers == {"user": ["user"], "ops": ["other", "user"]}
     everything.close()
     snapshot = guarded.call("GET", "/v1/snapshot?level=token", None, USER).json
     assert snapshot["requests"] == snapshot["blocks"] == []

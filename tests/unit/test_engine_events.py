@@ -96,6 +96,9 @@ def test_a_recording_is_gapless_and_valid() -> None:
         assert line.keys() <= kind["properties"].keys()
         seen.add(line["ev"])
     validator.validate(records[0].as_dict())
+    numbers = {event.req: event.num for event in of_type(records, RequestAdded)}
+    assert list(numbers.values()) == list(range(1, len(numbers) + 1))
+    assert {each.req: each.num for each in snapshot.event.requests}.items() <= numbers.items()
     # All but what has not happened: nothing was loaded, nothing is wrong, nobody is slow, and the model has no
     # recurrent states.
     assert seen == validator.schema["$defs"].keys() - {"load", "warn", "gap", "states"}

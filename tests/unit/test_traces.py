@@ -138,7 +138,7 @@ def test_redaction_keeps_every_number_and_no_text(tmp_path: Path) -> None:
     engine.events.subscribe(lambda record: events.append(record.as_dict()), Level.TOKEN)
     for name, text in names.items():
         params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-        engine.add_request(text * 3, params, name)
+        engine.add_request(text * 3, params, name, caller=f"carol/{name[0]}")
     for _ in range(5):
         engine.step()
     snapshot = engine.snapshot(with_tokens=True)
@@ -149,12 +149,17 @@ def test_redaction_keeps_every_number_and_no_text(tmp_path: Path) -> None:
     redacted = [event for event in map(redactor, events) if event is not None]
     assert len(redacted) == len(events)
     written = json.dumps(redacted)
-    for secret in ("alice", "bob", "prompt_ids", "output_ids", "diff_ids"):
+    for secret in ("alice", "bob", "carol", "prompt_ids", "output_ids", "diff_ids"):
         assert secret not in written
     assert all(event["text"] == "" and event["id"] == 0 for event in redacted if "cand" in event)
     for before, after in zip(events, redacted, strict=True):
         numbers = {key: value for key, value in before.items() if isinstance(value, float)}
         assert numbers.items() <= after.items()
+    callers = [
+        {each["caller"] for each in (event, *event.get("requests", ())) if "caller" in each}
+        for event in redacted
+    ]
+    assert len(set().union(*callers)) == 2
     # Equal ids stay equal, in this recording alone; and what is left is a recording still.
     states = [state_after(each[:-1]) for each in (events, redacted)]
     assert len(states[0].blocks) == len(states[1].blocks) > 0

@@ -293,10 +293,10 @@ class Dispatcher:
             self._hellos[number] = event
             self._events.introduce(together([*self._hellos.values()]))
         elif self._events.active:
-            if isinstance(event, RequestAdded):  # a time since the start of that process
+            if isinstance(event, RequestAdded):  # its time and number are those of that process
                 request = self.requests.get(event.req.partition("/")[0])
                 arrival_time = time.monotonic() if request is None else request.prompt.arrival_time
-                event = replace(event, arrive_us=self._events.to_us(arrival_time))
+                event = replace(event, arrive_us=self._events.to_us(arrival_time), num=None)
             self._events.emit(event)
 
     def _deliver(self, stream: AsyncTokenStream, call: Callable[[], None]) -> None:

@@ -133,6 +133,8 @@ def request_added(
         arrive_us=arrive_us,
         parent=parent_id,
         prompt_ids=request.prompt_token_ids if with_prompt else None,
+        num=request.number,
+        caller=request.caller or None,
     )
 
 

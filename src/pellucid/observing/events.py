@@ -249,6 +249,8 @@ class RequestAdded(Event, ev="req.add"):
         max_new_tok: the smaller of max_tokens and of what the context has room for.
         prio: lower is sooner.
         arrive_us: since the engine's start: when the caller asked, before its text was tokenized.
+        num: counts the generations of an engine, from 1.
+        caller: whose it is; None: the engine serves one caller.
     """
 
     req: str
@@ -259,6 +261,8 @@ class RequestAdded(Event, ev="req.add"):
     arrive_us: int
     parent: str | None = None
     prompt_ids: tuple[int, ...] | None = None
+    num: int | None = None
+    caller: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,7 +532,7 @@ class SnapshotRequest:
         blocks: its block table, of group 0 if there are several; -1 for a block that left the window and was freed.
         tables: its block tables of all groups, if there are several.
         reason: why it waits, if the engine has said so.
-        max_new_tok, params: as in `req.add`.
+        max_new_tok, params, num, caller: as in `req.add`.
         prompt_ids, output_ids: its tokens so far, if they were asked for.
     """
 
@@ -545,6 +549,8 @@ class SnapshotRequest:
     prompt_ids: tuple[int, ...] | None = None
     output_ids: tuple[int, ...] | None = None
     tables: tuple[tuple[int, ...], ...] | None = None
+    num: int | None = None
+    caller: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,11 @@ class Request:
         return self.num_candidates > 0
 
     @property
+    def number(self) -> int:
+        """Counts the requests that the scheduler has queued, from 1."""
+        return self.queue_key[1] + 1
+
+    @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
 

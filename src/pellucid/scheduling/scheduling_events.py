@@ -85,6 +85,8 @@ class SchedulingEvents:
                     params=sampling_summary(request),
                     prompt_ids=request.prompt_token_ids if with_tokens else None,
                     output_ids=tuple(request.output_token_ids) if with_tokens else None,
+                    num=request.number,
+                    caller=request.caller or None,
                 )
                 for request in requests
                 for tables in [self._manager.block_tables(request)]

@@ -95,10 +95,12 @@ declare global {
 
   /** A request, from its first event on. */
   interface EngineRequest {
-    /** 0, 1, 2 ... in order of appearance; hue, pattern and short name follow from it. */
+    /** 0, 1, 2 ... in order of appearance: its place in tables of this page. */
     number: number;
-    /** Short: r1, r2 ... */
+    /** Short, and the same in every tab: r1, r2 ... */
     name: string;
+    /** 0, 1, 2 ...: the number of its colour. */
+    hue: number;
     /** The engine's name of it. */
     req: string;
     /** Of its first event. */
@@ -258,6 +260,17 @@ declare global {
     hit(x: number, y: number): number;
     /** Enter, or a click. */
     choose?(index: number): void;
+    /** Scrolls to a cell that the keyboard has gone to. */
+    reveal?(index: number): void;
+  }
+
+  /** What the reader changes about the time that is shown. */
+  interface TimeChanges {
+    /** Closer (`by` below 1) or further away, around a moment. */
+    zoom(by: number, around: number): void;
+    /** Later, by a share of the span. */
+    pan(by: number): void;
+    choose(span: Span): void;
   }
 
   /** The data of a picture as a table: rows are made when they are shown. */

@@ -32,6 +32,7 @@ class Redactor:
             "req.add": lambda event: {
                 "parent": self._name(event.get("parent")),
                 "prompt_ids": None,
+                "caller": self._caller(event),
             },
             "req.state": lambda event: {"blocked_by": self._names(event.get("blocked_by"))},
             "req.prefix": lambda event: {
@@ -71,10 +72,11 @@ class Redactor:
         return {name: value for name, value in changed.items() if value is not None}
 
     def _snapshot(self, event: Event) -> Event:
-        hidden = {"prompt_ids", "output_ids"}
+        hidden = {"prompt_ids", "output_ids", "caller"}
         requests = [
             {name: value for name, value in request.items() if name not in hidden}
             | {"req": self._name(request["req"])}
+            | ({"caller": self._caller(request)} if "caller" in request else {})
             for request in event["requests"]
         ]
         blocks = [[block, owners, self._hash(name)] for block, owners, name in event["blocks"]]
@@ -97,6 +99,9 @@ class Redactor:
             return None
         request_id, slash, index = name.partition("/")
         return f"{self._digest(request_id, 6)}{slash}{index}"
+
+    def _caller(self, request: Event) -> str | None:
+        return self._digest(request["caller"], 6) if "caller" in request else None
 
     def _hash(self, block_hash: str | None) -> str | None:
         """Of a block: who guesses the text could know the true one."""

@@ -82,7 +82,7 @@ export function PoolMap({ session, asTable }) {
       ctx.fillRect(x, y, cell, cell);
       const fill = pool.fill[block] / pool.blockTokens;
       if (fill === 0) continue;
-      const colour = hue(palette, pool.lastOwner[block]);
+      const colour = hue(palette, requestOf(block)?.hue ?? -1);
       const height = Math.max(1, Math.round(cell * fill));
       if (isKept(block, pool)) {
         if (size > 6) hatch(ctx, x, y + cell - height, cell, height, colour);

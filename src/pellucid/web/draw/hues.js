@@ -7,17 +7,17 @@ const NUM_HUES = 6;
 
 /**
  * The custom property with a request's hue, for CSS.
- * @param {{number: number} | number} request or its number
+ * @param {{hue: number} | number} of a request, or a number from 0
  */
-export function hueVariable(request) {
-  const number = typeof request === "number" ? request : request.number;
+export function hueVariable(of) {
+  const number = typeof of === "number" ? of : of.hue;
   return `var(--o${(number % NUM_HUES) + 1})`;
 }
 
 /**
  * The hue of a request as a colour, for a canvas.
  * @param {Palette} palette
- * @param {number} number of the request; below 0: nobody
+ * @param {number} number a request's `hue`; below 0: nobody
  */
 export function hue(palette, number) {
   return number < 0 ? palette.line2 : palette.owners[number % NUM_HUES];

@@ -52,6 +52,7 @@ export function Picture({ label, draw, inputs, follows, keeps, height, cells, tw
     event.preventDefault();
     event.stopPropagation();
     focused.value = Math.max(0, Math.min(cells.count - 1, target));
+    cells.reveal?.(focused.value);
   };
   /** @param {PointerEvent} event */
   const at = (event) => (cells ? cells.hit(event.offsetX, event.offsetY) : -1);

@@ -273,11 +273,11 @@ export const memory = {
     const kv = store.hello.kv;
     return {
       promptTok: second.promptTok, hit: request.prefix?.hit_tok ?? 0, shared, fresh, table, blockTok: kv.block_tok, blockBytes: kv.block_bytes,
-      numBlocks: kv.n_blocks, cached: second.promptTok + second.output.length - 1, number: request.number, name: request.name,
+      numBlocks: kv.n_blocks, cached: second.promptTok + second.output.length - 1, hue: request.hue, name: request.name,
     };
   },
   Show: ({ result }) => html`<p class="dim small">The second request's blocks, in the order of its text</p>
-    <ol class="blocks large" style=${{ "--c": hueVariable(result.number) }}>
+    <ol class="blocks large" style=${{ "--c": hueVariable(result) }}>
       ${result.table.map((/** @type {any} */ { block, isShared }, /** @type {number} */ index) => {
         const fill = Math.min(1, (result.cached - index * result.blockTok) / result.blockTok);
         return html`<li key=${block} class=${isShared ? "shared sealed" : ""}><i style=${{ height: `${fill * 100}%` }}></i><span>${isShared ? "shared" : "new"}</span></li>`;

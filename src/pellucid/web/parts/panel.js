@@ -30,7 +30,7 @@ export function Why({ lead, trouble = false, children }) {
 
 /**
  * A request's name in its hue.
- * @param {{request: {number: number, name: string, req: string} | undefined, onClick?: () => void}} props
+ * @param {{request: {hue: number, name: string, req: string} | undefined, onClick?: () => void}} props
  */
 export function RequestName({ request, onClick }) {
   if (!request) return html`<span class="request">?</span>`;

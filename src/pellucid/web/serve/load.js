@@ -156,7 +156,7 @@ export function Lanes({ session, load, longest, version, asTable }) {
   const { lanes } = load;
   const pitch = Math.max(4, Math.min(14, Math.floor(360 / lanes.length)));
   const height = lanes.length * pitch + BELOW;
-  const numberOf = (/** @type {Lane} */ lane) => session.store.requests.get(lane.req)?.number ?? lane.index;
+  const hueOf = (/** @type {Lane} */ lane) => session.store.requests.get(lane.req)?.hue ?? lane.index;
   const ticks = roundTicks(Math.max(1, longest) / 1e6, 10, 4);
   const chosen = session.selection.req.value;
 
@@ -178,7 +178,7 @@ export function Lanes({ session, load, longest, version, asTable }) {
     const tall = Math.max(3, pitch - 3);
     lanes.forEach((lane, row) => {
       const y = row * pitch + 1;
-      const colour = hue(palette, numberOf(lane));
+      const colour = hue(palette, hueOf(lane));
       const now = load.isRunning ? load.nowUs : lane.endUs;
       const sent = lane.sentUs >= 0 ? lane.sentUs : Math.max(lane.dueUs, load.nowUs);
       if (sent > lane.dueUs && lane.dueUs <= load.nowUs) hatch(ctx, x(lane.dueUs), y, x(sent) - x(lane.dueUs), tall, palette.ink3, 4);

@@ -6,7 +6,7 @@ import { Columns, PoolHistory } from "./pool.js";
 const MAX_STEPS = 20_000;
 const MAX_TOKENS = 100_000;
 const MAX_OPS = 400_000;
-const MAX_REQUESTS = 2_000;
+const MAX_REQUESTS = 10_000;
 const MAX_NOTES = 2_000;
 const MAX_CANDIDATES = 10;
 const MAX_STAGES = 10;
@@ -26,7 +26,7 @@ export class Store {
     this.requests = new Map();
     /** @type {EngineRequest[]} by number; the oldest may be forgotten (undefined) */
     this.byNumber = [];
-    /** Requests that have a name of their own. */
+    /** The greatest number in a name, r1, r2 ... */
     this.named = 0;
     this.steps = new Columns(
       {
@@ -141,7 +141,7 @@ export class Store {
     const number = this.byNumber.length;
     /** @type {EngineRequest} */
     const made = {
-      number, name: isLook(req) ? "look" : `r${++this.named}`, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
+      number, name: isLook(req) ? "look" : `r${++this.named}`, hue: this.named - 1, req, seq, added: null, states: [], prefix: null, ledger: null, preempts: [], drafts: [],
       tokens: [], tokenSeqs: [], stepSeqs: [], passed: [], cached: [],
     };
     this.requests.set(req, made);
@@ -153,6 +153,18 @@ export class Store {
       this.requests.delete(oldest);
     }
     return made;
+  }
+
+  /**
+   * Names a request by the engine's count, so that it has one name and hue in every tab. Old recordings have no count.
+   * @param {EngineRequest} request
+   * @param {number | undefined} num
+   */
+  rename(request, num) {
+    if (num === undefined) return;
+    request.name = `r${num}`;
+    request.hue = num - 1;
+    this.named = Math.max(this.named, num);
   }
 
   /**
@@ -187,7 +199,8 @@ export class Store {
           seq, t_us: this.head.t_us, step: this.head.step, from: last?.to ?? "waiting", to: each.state, reason: each.reason ?? "",
         });
       }
-      request.added ??= { req: each.req, prompt_tok: each.prompt_tok, prio: each.prio, seq };
+      request.added ??= { req: each.req, prompt_tok: each.prompt_tok, prio: each.prio, caller: each.caller, seq };
+      this.rename(request, each.num);
     }
     // Some may have ended while nobody looked.
     const present = new Set(event.requests.map((/** @type {any} */ { req }) => req));
@@ -359,6 +372,7 @@ const HANDLERS = {
   "req.add"(event) {
     const request = this.request(event.req, event.seq);
     request.added = event;
+    this.rename(request, event.num);
     event.prompt_texts?.forEach((/** @type {string} */ text, /** @type {number} */ index) =>
       this.texts.set(event.prompt_ids[index], text),
     );

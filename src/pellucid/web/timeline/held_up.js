@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, Why } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
-import { lifeOf, phasesOf } from "./lanes.js";
+import { lifeOf, phasesOf, REASONS } from "./life.js";
 
 /** @type {[string, string, "solid" | "hatched" | "ticks" | "outlined", string | null, string][]} field, name, look; colour: null is the request's */
 const PARTS = [
@@ -21,19 +21,6 @@ const PARTS = [
   ["send_us", "emit", "hatched", "var(--ink3)", "booking tokens and making text"],
   ["other_us", "other", "solid", "var(--line2)", "scheduling, and the time between steps"],
 ];
-
-/** @type {Record<string, string>} */
-const REASONS = {
-  arrived: "arrived",
-  admitted: "admitted",
-  no_seats: "first in the queue, but as many requests run as may",
-  no_blocks: "first in the queue, but the pool lacks blocks",
-  reading_prefix: "waits for blocks of the prefix store",
-  forked: "a sibling computed its prompt",
-  computed: "all its tokens are computed and it got a new one",
-  preempted: "another request took blocks from it",
-  unseen: "it ended while nobody looked",
-};
 
 /** The parts of a ledger and their sum. @param {any} ledger */
 function partsOf(ledger) {

@@ -1,148 +1,19 @@
 // @ts-check
-// The span of time that is shown, and on its axis a lane for each request and the steps of the engine.
+// A lane for each request: what it waited for, its steps, how it ended. Only the lanes that are seen are drawn.
 
 import { hatch, hue, hueVariable } from "../draw/hues.js";
-import { roundTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
-import { html, signal, useRef } from "../html.js";
-import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
+import { html, useLayoutEffect, useRef, useSignal } from "../html.js";
+import { count, inTime, several } from "../parts/numbers.js";
 import { Legend, Panel, Why } from "../parts/panel.js";
-import { ENDED, STEP_KINDS } from "../state/store.js";
+import { matcherOf, SEARCHES } from "./find.js";
+import { TimeGestures } from "./gestures.js";
+import { lifeOf, phasesOf } from "./life.js";
+import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf } from "./span.js";
 
-export const MIN_SPAN = 500; // microseconds
-const PAUSE = 1e6; // microseconds without any request, which end a busy time
-
-/** What a view keeps between two visits. @param {Session} session */
-export function timelineState(session) {
-  return (session.views.timeline ??= {
-    /** What the reader zoomed to; null: the busy time around the cursor. */
-    chosen: signal(/** @type {Span | null} */ (null)),
-  });
-}
-
-/**
- * When a request arrived, and when it ended or, if it has not, the newest moment.
- * @param {Store} store
- * @param {EngineRequest} request
- * @returns {Span}
- */
-export function lifeOf(store, request) {
-  const first = request.states[0]?.t_us ?? store.head.t_us;
-  const last = request.states.at(-1);
-  return { from: request.added?.arrive_us ?? first, to: last && ENDED.has(last.to) ? last.t_us : store.head.t_us };
-}
-
-/**
- * All that is kept.
- * @param {Store} store
- * @returns {Span}
- */
-export function wholeSpan(store) {
-  let from = store.steps.length > 0 ? startOf(store, store.steps.first) : store.head.t_us;
-  for (const request of store.requestsAt(Infinity)) from = Math.min(from, lifeOf(store, request).from);
-  return { from, to: Math.max(store.head.t_us, from + MIN_SPAN) };
-}
-
-/**
- * The busy time at a moment: requests with no pause of a second between them. While it lasts, there is room for what comes: the axis is stretched now and then.
- * @param {Store} store
- * @param {number} timeUs
- * @returns {Span}
- */
-export function busySpan(store, timeUs) {
-  /** @type {Span | null} */
-  let busy = null;
-  for (const request of store.requestsAt(Infinity)) {
-    const life = lifeOf(store, request);
-    if (busy && life.from <= busy.to + PAUSE) busy.to = Math.max(busy.to, life.to);
-    else if (!busy || life.from <= timeUs) busy = life;
-    else break;
-  }
-  if (!busy) return wholeSpan(store);
-  let length = Math.max(busy.to - busy.from, MIN_SPAN);
-  if (busy.to === store.head.t_us) {
-    const room = 2 ** Math.floor(Math.log2(length)) / 8;
-    length = Math.ceil(length / room) * room;
-  }
-  return { from: busy.from, to: busy.from + length };
-}
-
-/**
- * A span within bounds: not shorter than MIN_SPAN, not outside.
- * @param {Span} span
- * @param {Span} bounds
- * @returns {Span}
- */
-export function within({ from, to }, bounds) {
-  const length = Math.max(MIN_SPAN, Math.min(to - from, bounds.to - bounds.from));
-  const start = Math.max(bounds.from, Math.min(from, bounds.to - length));
-  return { from: start, to: start + length };
-}
-
-/**
- * Closer (`by` below 1) or further away, around a moment.
- * @param {Span} span
- * @param {number} by
- * @param {number} around
- * @param {Span} bounds
- */
-export function zoomed(span, by, around, bounds) {
-  const middle = around >= span.from && around <= span.to ? around : (span.from + span.to) / 2;
-  const length = Math.max(MIN_SPAN, (span.to - span.from) * by);
-  const share = (middle - span.from) / (span.to - span.from);
-  return within({ from: middle - share * length, to: middle + (1 - share) * length }, bounds);
-}
-
-/**
- * Earlier or later, by a share of its length.
- * @param {Span} span
- * @param {number} by
- * @param {Span} bounds
- */
-export function moved(span, by, bounds) {
-  const length = span.to - span.from;
-  return within({ from: span.from + by * length, to: span.to + by * length }, bounds);
-}
-
-/**
- * When a step began: its event is sent at its end.
- * @param {Store} store
- * @param {number} row
- */
-export function startOf({ steps }, row) {
-  return steps.get("t_us", row) - steps.get("sched_us", row) - steps.get("fwd_us", row) - steps.get("sample_us", row) - steps.get("emit_us", row);
-}
-
-/**
- * The rows of steps that ended in a span or just after it, up to the moment of the cursor.
- * @param {Store} store
- * @param {Span} span
- * @param {number} seq
- * @returns {[number, number]} the first, and the one after the last
- */
-function rowsIn(store, span, seq) {
-  const first = store.steps.find("t_us", span.from);
-  const end = Math.min(store.steps.find("t_us", span.to) + 1, store.rowAt(store.steps, seq) + 1);
-  return [first, Math.max(first, end)];
-}
-
-/** Where time lies in a picture: beside the names of lanes. @param {number} width */
-const gutterOf = (width) => (width < 480 ? 34 : 48);
-
-/**
- * @param {Span} span
- * @param {number} width of the picture
- * @returns {(us: number) => number} x of a moment
- */
-function scaleOf(span, width) {
-  const gutter = gutterOf(width);
-  const perUs = (width - gutter - 4) / (span.to - span.from);
-  return (us) => gutter + Math.max(-8, Math.min((us - span.from) * perUs, width + 8));
-}
-
-const MAX_LANES = 64;
-const MAX_HEIGHT = 520;
-const AXIS = 22;
+const MIN_LANE = 14; // pixels: its name can be read
+const MAX_LANE = 36;
+const MAX_SEEN = 520; // pixels of lanes; more of them scroll
 
 /**
  * The drafts of a request that a step verified.
@@ -195,31 +66,6 @@ function eachPass(store, [first, end], visit) {
 }
 
 /**
- * The phases of a request up to a moment, those without a change of state joined.
- * @param {Store} store
- * @param {EngineRequest} request
- * @param {number} seq
- * @param {number} now the time of that moment
- * @returns {RequestPhase[]}
- */
-export function phasesOf(store, request, seq, now) {
-  /** @type {RequestPhase[]} */
-  const phases = [];
-  let from = lifeOf(store, request).from;
-  for (let i = 0; i < request.states.length; i++) {
-    const { to: state, seq: at, t_us } = request.states[i];
-    if (at > seq) break;
-    if (i > 0) from = t_us;
-    const last = phases.at(-1);
-    if (last && i > 0) last.to = t_us;
-    if (ENDED.has(state)) break;
-    if (last?.state === state) last.to = now;
-    else phases.push({ state, from, to: now });
-  }
-  return phases;
-}
-
-/**
  * What lanes say in numbers, which the table shows.
  * @param {Store} store
  * @param {EngineRequest[]} requests
@@ -243,22 +89,23 @@ function countPasses(store, requests, seq) {
 }
 
 /**
- * @param {{session: Session, span: Span, asTable: {value: boolean},
- *   actions: any}} props
+ * @param {{session: Session, span: Span, gestures: TimeChanges, search: {value: string}, asTable: {value: boolean}, actions: any}} props `search`: signal
  */
-export function Lanes({ session, span, asTable, actions }) {
+export function Lanes({ session, span, gestures, search, asTable, actions }) {
   const { store, cursor, selection } = session;
   const seq = cursor.seq.value;
   const now = cursor.timeUs.peek();
   const chosen = session.request.value;
-  const all = store.requestsAt(seq).filter((request) => {
+  const within = store.requestsAt(seq).filter((request) => {
     const life = lifeOf(store, request);
     return life.from <= span.to && life.to >= span.from;
   });
-  const requests = all.slice(-MAX_LANES);
-  const laneOf = new Map(requests.map((request, index) => [request.number, index]));
-  const height = requests.length === 0 ? 36 : Math.max(8, Math.min(36, Math.floor(MAX_HEIGHT / requests.length)));
-  const gap = height > 20 ? 10 : height > 10 ? 3 : 1;
+  const { matches, problem } = matcherOf(search.value);
+  const requests = within.filter((request) => matches(store, request, seq));
+  const height = requests.length === 0 ? MAX_LANE : Math.max(MIN_LANE, Math.min(MAX_LANE, Math.floor(MAX_SEEN / requests.length)));
+  const gap = height > 20 ? 10 : 3;
+  const seen = Math.min(requests.length * height, MAX_SEEN); // pixels
+  const { scroller, top, reveal } = useScroll({ full: requests.length * height, seen, lane: height });
   const isLive = cursor.isLive.value;
   const drawnTo = useRef(0); // the end of the last step that was drawn
   const wide = useRef(600);
@@ -270,19 +117,24 @@ export function Lanes({ session, span, asTable, actions }) {
     const now = cursor.timeUs.value;
     wide.current = width;
     const x = scaleOf(span, width);
-    const bottom = requests.length * height;
+    const bottom = seen;
+    const first = Math.floor(top.value / height);
+    const shown = requests.slice(first, Math.ceil((top.value + seen) / height));
+    const topOf = (/** @type {number} */ index) => (first + index) * height - top.value;
+    const laneOf = new Map(shown.map((request, index) => [request.number, index]));
     const [since, left] = partToDraw(surface, span, drawnTo.current, bottom);
     ctx.save();
     if (!isFresh) clipTo(ctx, left, width, bottom);
     drawAxis(surface, span, x, bottom);
-    requests.forEach((request, lane) => {
-      const top = lane * height;
+    if (isFresh) clipTo(ctx, 0, width, bottom);
+    shown.forEach((request, lane) => {
+      const top = topOf(lane);
       if (request === chosen) {
         ctx.fillStyle = palette.water2;
         ctx.fillRect(0, top, width, height);
       }
-      if (height >= 12 && isFresh) {
-        ctx.fillStyle = hue(palette, request.number);
+      if (isFresh) {
+        ctx.fillStyle = hue(palette, request.hue);
         ctx.font = `600 12px ${palette.mono}`;
         ctx.textBaseline = "middle";
         ctx.fillText(request.name, 4, top + height / 2, left - 8);
@@ -290,9 +142,9 @@ export function Lanes({ session, span, asTable, actions }) {
     });
     clipTo(ctx, left, width, bottom);
     const tall = height - gap;
-    requests.forEach((request, lane) => {
-      const y = lane * height + gap / 2;
-      const colour = hue(palette, request.number);
+    shown.forEach((request, lane) => {
+      const y = topOf(lane) + gap / 2;
+      const colour = hue(palette, request.hue);
       for (const phase of phasesOf(store, request, seq, now)) {
         if (phase.to < since || phase.from > span.to) continue;
         const left = x(phase.from);
@@ -316,23 +168,25 @@ export function Lanes({ session, span, asTable, actions }) {
       }
     });
     // Ticks without a pixel between them become one bar.
-    const begun = new Float64Array(requests.length);
-    const last = new Float64Array(requests.length);
+    const begun = new Float64Array(shown.length);
+    const last = new Float64Array(shown.length);
     const drawTicks = (/** @type {number} */ lane) => {
       if (!begun[lane]) return;
-      ctx.fillStyle = hue(palette, requests[lane].number);
+      ctx.fillStyle = hue(palette, shown[lane].hue);
       ctx.globalAlpha = last[lane] > begun[lane] ? 0.6 : 1;
-      ctx.fillRect(begun[lane] - 2, lane * height + gap / 2, last[lane] - begun[lane] + 2, tall);
+      ctx.fillRect(begun[lane] - 2, topOf(lane) + gap / 2, last[lane] - begun[lane] + 2, tall);
       ctx.globalAlpha = 1;
     };
-    const rows = rowsIn(store, { from: since, to: span.to }, seq);
+    const lives = shown.map((request) => lifeOf(store, request));
+    const theirs = { from: Math.max(since, Math.min(...lives.map(({ from }) => from))), to: Math.min(span.to, Math.max(...lives.map(({ to }) => to))) };
+    const rows = rowsIn(store, theirs, seq);
     eachPass(store, rows, (request, row, work) => {
       const lane = laneOf.get(request.number);
       if (lane === undefined) return;
-      const y = lane * height + gap / 2;
+      const y = topOf(lane) + gap / 2;
       const right = x(store.steps.get("t_us", row));
       if (work === "prefill" || work === "again") {
-        ctx.fillStyle = hue(palette, request.number);
+        ctx.fillStyle = hue(palette, request.hue);
         const left = x(startOf(store, row));
         ctx.fillRect(left + 0.5, y, Math.max(1.5, right - left - 1), tall);
         if (work === "again") {
@@ -346,52 +200,65 @@ export function Lanes({ session, span, asTable, actions }) {
         begun[lane] = right;
       }
       last[lane] = right;
-      ctx.fillStyle = hue(palette, request.number);
+      ctx.fillStyle = hue(palette, request.hue);
       if (work === "round") drawRound(surface, draftOf(request, store.steps.get("step", row)), right - 2, y, tall);
     });
-    requests.forEach((_, lane) => drawTicks(lane));
+    shown.forEach((_, lane) => drawTicks(lane));
     ctx.restore();
     drawnTo.current = rows[1] > rows[0] ? store.steps.get("t_us", rows[1] - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), bottom);
   };
 
-  const counts = () => countPasses(store, all, seq);
+  const counts = () => countPasses(store, requests, seq);
   const label = `${several(requests.length, "request")} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
+  const cells = /** @type {Cells} */ ({
+    count: requests.length,
+    columns: 1,
+    describe: (lane) =>
+      `${requests[lane].name}: ${phasesOf(store, requests[lane], seq, now).map(({ state, from, to }) => `${state} ${inTime(to - from)}`).join(", ")}`,
+    rect: (lane) => {
+      const y = lane * height - top.value;
+      return y < 0 || y + height > seen ? null : { x: 1, y: y + 1, width: wide.current - 2, height: height - 2 };
+    },
+    hit: (_x, y) => (y >= 0 && y < seen ? Math.floor((y + top.value) / height) : -1),
+    choose: (lane) => (selection.req.value = requests[lane].req),
+    reveal,
+  });
+  const picture = html`<${Picture}
+    label=${label}
+    draw=${draw}
+    inputs=${[chosen?.req, span.from, span.to, requests[0], requests.length, isLive || seq, top.value]}
+    follows=${cursor.timeUs}
+    keeps=${isLive ? `${span.from} ${span.to} ${requests[0]?.number} ${requests.length} ${chosen?.req} ${top.value}` : undefined}
+    height=${seen + AXIS}
+    asTable=${asTable}
+    cells=${cells}
+    twin=${{
+      columns: ["request", "arrived, µs", "state", "queue, µs", "prompt tokens", "prefill chunks", "decode steps", "rounds", "drafts right", "preempted", "computed again"],
+      rows: () => {
+        const passes = counts();
+        return requests.map((request) => {
+          const of = /** @type {NonNullable<ReturnType<typeof passes.get>>} */ (passes.get(request));
+          const queued = phasesOf(store, request, seq, now).filter(({ state }) => state === "waiting");
+          return [
+            request.name, Math.round(lifeOf(store, request).from), store.stateAt(request, seq)?.to ?? "",
+            Math.round(queued.reduce((sum, { from, to }) => sum + to - from, 0)), request.added?.prompt_tok ?? "?", of.chunks, of.decodes,
+            of.rounds, of.right, request.preempts.filter((each) => each.seq <= seq).length, of.again,
+          ];
+        });
+      },
+    }}
+  />`;
   return html`<${Panel} title="Requests" about=${label} actions=${actions}>
-    <${Picture}
-      label=${label}
-      draw=${draw}
-      inputs=${[chosen?.req, span.from, span.to, requests[0], requests.length, isLive || seq]}
-      follows=${cursor.timeUs}
-      keeps=${isLive ? `${span.from} ${span.to} ${requests[0]?.number} ${requests.length} ${chosen?.req}` : undefined}
-      height=${requests.length * height + AXIS}
-      asTable=${asTable}
-      cells=${/** @type {Cells} */ ({
-        count: requests.length,
-        columns: 1,
-        describe: (lane) =>
-          `${requests[lane].name}: ${phasesOf(store, requests[lane], seq, now).map(({ state, from, to }) => `${state} ${inTime(to - from)}`).join(", ")}`,
-        rect: (lane) => ({ x: 1, y: lane * height + 1, width: wide.current - 2, height: height - 2 }),
-        hit: (_x, y) => (y >= 0 && y < requests.length * height ? Math.floor(y / height) : -1),
-        choose: (lane) => (selection.req.value = requests[lane].req),
-      })}
-      twin=${{
-        columns: ["request", "arrived, µs", "state", "queue, µs", "prompt tokens", "prefill chunks", "decode steps", "rounds", "drafts right", "preempted", "computed again"],
-        rows: () => {
-          const passes = counts();
-          return all.map((request) => {
-            const of = /** @type {NonNullable<ReturnType<typeof passes.get>>} */ (passes.get(request));
-            const queued = phasesOf(store, request, seq, now).filter(({ state }) => state === "waiting");
-            return [
-              request.name, Math.round(lifeOf(store, request).from), store.stateAt(request, seq)?.to ?? "",
-              Math.round(queued.reduce((sum, { from, to }) => sum + to - from, 0)), request.added?.prompt_tok ?? "?", of.chunks, of.decodes,
-              of.rounds, of.right, request.preempts.filter((each) => each.seq <= seq).length, of.again,
-            ];
-          });
-        },
-      }}
-    />
-    ${all.length > requests.length && html`<p class="small dim">The newest ${requests.length} of ${count(all.length)} requests; the table has all.</p>`}
+    <input type="search" id="find-request" class="find" aria-label="find requests" placeholder=${`find: ${SEARCHES}`} title=${SEARCHES} value=${search.value} spellcheck=${false}
+      onInput=${(/** @type {any} */ { target }) => (search.value = target.value)} onKeyDown=${(/** @type {any} */ { key, target }) => key === "Escape" && target.blur()} />
+    ${problem && html`<${Why} trouble lead=${`${problem} is no duration.`}>A duration is a number with us, ms, s or min, as in >200ms.<//>`}
+    ${search.value.trim() && !problem && html`<p class="small dim found">${count(requests.length)} of ${several(within.length, "request")} in this time.</p>`}
+    ${asTable.value
+      ? picture
+      : html`<div class="lanes" ref=${scroller} onScroll=${(/** @type {any} */ { target }) => (top.value = target.scrollTop)} style=${{ height: `${seen + AXIS}px` }}>
+          <div style=${{ height: `${requests.length * height + AXIS}px` }}><${TimeGestures} span=${span} changes=${gestures}>${picture}<//></div>
+        </div>`}
     <${Legend}
       items=${[
         { label: "in the queue", pattern: "hatched", colour: hueVariable(chosen ?? 0) },
@@ -403,6 +270,28 @@ export function Lanes({ session, span, asTable, actions }) {
       ]}
     />
   <//>`;
+}
+
+/**
+ * Lanes that scroll below their picture. Whoever sees the last lane goes on to see it when others come.
+ * @param {{full: number, seen: number, lane: number}} heights in pixels: of all lanes, of those that are seen, of one
+ */
+function useScroll({ full, seen, lane }) {
+  const scroller = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const top = useSignal(0);
+  const before = useRef(0); // the height of all lanes then
+  useLayoutEffect(() => {
+    const box = scroller.current;
+    if (box && (top.value + seen >= before.current || top.value + seen > full)) box.scrollTop = top.value = Math.max(0, full - seen);
+    before.current = full;
+  }, [full, seen]);
+  const reveal = (/** @type {number} */ index) => {
+    const box = scroller.current;
+    if (!box) return;
+    if (index * lane < top.value) box.scrollTop = top.value = index * lane;
+    else if ((index + 1) * lane > top.value + seen) box.scrollTop = top.value = (index + 1) * lane - seen;
+  };
+  return { scroller, top, reveal };
 }
 
 /**
@@ -425,179 +314,4 @@ function drawRound({ ctx, palette }, draft, x, y, tall) {
       ctx.strokeRect(x - size - 0.5, top + 0.5, size - 1, size - 1);
     }
   }
-}
-
-/**
- * Clears what is drawn anew: all, or what lies behind the last step that was drawn, and some pixels before.
- * @param {Surface} surface
- * @param {Span} span
- * @param {number} drawnTo the end of that step
- * @param {number} bottom
- * @returns {[number, number]} the moment from which on steps are drawn, and the left end in pixels
- */
-function partToDraw({ ctx, width, isFresh }, span, drawnTo, bottom) {
-  const gutter = gutterOf(width);
-  if (isFresh) return [span.from, gutter];
-  const perPixel = (span.to - span.from) / (width - gutter - 4);
-  const left = Math.max(gutter, Math.floor(scaleOf(span, width)(drawnTo)) - 8);
-  ctx.clearRect(left, 0, width, bottom);
-  return [drawnTo - 16 * perPixel, left];
-}
-
-/** @param {CanvasRenderingContext2D} ctx @param {number} left @param {number} width @param {number} bottom */
-function clipTo(ctx, left, width, bottom) {
-  ctx.beginPath();
-  ctx.rect(left, 0, width, bottom);
-  ctx.clip();
-}
-
-/**
- * @param {Surface} surface
- * @param {Span} span
- * @param {(us: number) => number} x
- * @param {number} bottom
- */
-function drawAxis({ ctx, width, palette, isFresh }, span, x, bottom) {
-  ctx.font = `11px ${palette.ui}`;
-  ctx.textBaseline = "alphabetic";
-  for (const at of roundTicks(span.to - span.from, 10, Math.max(2, width / 110))) {
-    const left = x(span.from + at);
-    ctx.fillStyle = palette.line;
-    ctx.fillRect(left, 0, 1, bottom);
-    if (!isFresh) continue;
-    ctx.fillStyle = palette.ink3;
-    const text = at === 0 ? "0" : `+${inTime(at)}`;
-    if (left + ctx.measureText(text).width < width) ctx.fillText(text, left, bottom + 15);
-  }
-}
-
-/**
- * @param {Surface} surface
- * @param {number} x
- * @param {number} bottom
- */
-function drawCursor({ ctx, palette }, x, bottom) {
-  ctx.fillStyle = palette.ink;
-  ctx.fillRect(x, 0, 1.5, bottom);
-}
-
-const STEPS_HEIGHT = 44;
-
-/** @type {[StepPart, string, "solid" | "hatched", "water" | "ink3"][]} in their order within a step */
-export const STEP_PARTS = [
-  ["sched_us", "schedule", "solid", "ink3"],
-  ["fwd_us", "forward", "solid", "water"],
-  ["sample_us", "sample", "hatched", "water"],
-  ["emit_us", "emit", "hatched", "ink3"],
-];
-
-/** @param {{session: Session, span: Span, asTable: {value: boolean}}} props */
-export function Steps({ session, span, asTable }) {
-  const { store, cursor } = session;
-  const { steps } = store;
-  const seq = cursor.seq.value;
-  const [first, end] = rowsIn(store, span, seq);
-  const current = store.rowAt(steps, seq);
-  const isLive = cursor.isLive.value;
-  const sums = { sched_us: 0, fwd_us: 0, sample_us: 0, emit_us: 0 };
-  let idle = 0;
-  for (let row = first; row < end; row++) {
-    for (const [field] of STEP_PARTS) sums[field] += steps.get(field, row);
-    if (row > first) idle += steps.get("idle_us", row);
-  }
-  const busy = sums.sched_us + sums.fwd_us + sums.sample_us + sums.emit_us;
-  const num = end - first;
-  const drawnTo = useRef(0); // the end of the last step that was drawn
-  const wide = useRef(600);
-  const x = (/** @type {number} */ us) => scaleOf(span, wide.current)(us);
-  /** @param {Surface} surface */
-  const draw = (surface) => {
-    const { ctx, width, palette, isFresh } = surface;
-    wide.current = width;
-    const now = cursor.timeUs.value;
-    const x = scaleOf(span, width);
-    const [since, left] = partToDraw(surface, span, drawnTo.current, STEPS_HEIGHT);
-    ctx.save();
-    if (!isFresh) clipTo(ctx, left, width, STEPS_HEIGHT);
-    drawAxis(surface, span, x, STEPS_HEIGHT);
-    const [from, to] = rowsIn(store, { from: since, to: span.to }, cursor.seq.value);
-    for (let row = from, next = from; row < to; row = next) {
-      // Steps that share a few pixels are drawn as one, with the sums of their parts.
-      const times = [0, 0, 0, 0];
-      const began = startOf(store, row);
-      do {
-        STEP_PARTS.forEach(([field], part) => (times[part] += steps.get(field, next)));
-        next += 1;
-      } while (next < to && x(steps.get("t_us", next)) - x(began) < 3);
-      let at = began;
-      STEP_PARTS.forEach(([field, , pattern, colour], part) => {
-        const top = field === "fwd_us" ? 2 : 12;
-        const left = x(at);
-        const wide = x(at += times[part]) - left;
-        ctx.fillStyle = palette[colour];
-        ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
-        if (pattern === "hatched" && wide > 3) hatch(ctx, left, top, wide, STEPS_HEIGHT - 2 - top, palette[colour], 4);
-        else ctx.fillRect(left, top, Math.max(0.4, wide), STEPS_HEIGHT - 2 - top);
-      });
-      ctx.globalAlpha = 1;
-    }
-    ctx.restore();
-    drawnTo.current = to > from ? steps.get("t_us", to - 1) : span.from;
-    if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), STEPS_HEIGHT);
-  };
-  const label = `${several(num, "step")} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
-  /** @param {number} row */
-  const describe = (row) => `Step ${steps.get("step", row)}, ${STEP_KINDS[steps.get("kind", row)]}: ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, row))}`).join(", ")}`;
-  const shown = current >= steps.first ? current : -1;
-  return html`<${Panel} title="Steps" about="what the engine did, on the same axis; a click goes to that step">
-    <${Picture}
-      label=${label}
-      draw=${draw}
-      inputs=${[span.from, span.to, isLive || seq]}
-      follows=${cursor.timeUs}
-      keeps=${isLive ? `${span.from} ${span.to}` : undefined}
-      height=${STEPS_HEIGHT + AXIS}
-      asTable=${asTable}
-      cells=${/** @type {Cells} */ ({
-        count: num,
-        columns: 10,
-        describe: (index) => describe(first + index),
-        rect: (index) => {
-          const left = x(startOf(store, first + index));
-          return { x: left, y: 2, width: Math.max(3, x(steps.get("t_us", first + index)) - left), height: STEPS_HEIGHT - 4 };
-        },
-        hit: (px) => {
-          for (let row = first; row < end; row++) if (px <= x(steps.get("t_us", row)) + 1) return px >= x(startOf(store, row)) - 1 ? row - first : -1;
-          return -1;
-        },
-        choose: (index) => cursor.seekStep(first + index),
-      })}
-      twin=${{
-        columns: ["step", "kind", "requests", "tokens", "idle, µs", ...STEP_PARTS.map(([, name]) => `${name}, µs`), "all four, µs"],
-        rows: () =>
-          Array.from({ length: num }, (_, index) => {
-            const row = first + index;
-            const parts = STEP_PARTS.map(([field]) => steps.get(field, row));
-            const batch = store.batch(row);
-            return [
-              steps.get("step", row), STEP_KINDS[steps.get("kind", row)], batch.length, batch.reduce((sum, { q_tok }) => sum + q_tok, 0),
-              steps.get("idle_us", row), ...parts, parts.reduce((sum, part) => sum + part, 0),
-            ];
-          }),
-      }}
-    />
-    <${Legend} items=${STEP_PARTS.map(([, name, pattern, colour]) => ({ label: name, pattern, colour: `var(--${colour})` }))} />
-    ${shown >= 0 &&
-    html`<p class="small dim"><b>Step ${count(steps.get("step", shown))}</b> (${STEP_KINDS[steps.get("kind", shown)]}): ${STEP_PARTS.map(([field, name]) => `${name} ${inTime(steps.get(field, shown))}`).join(" + ")} = ${inTime(STEP_PARTS.reduce((sum, [field]) => sum + steps.get(field, shown), 0))}<${Badge} of="the step" kind="M" from="step.sched_us, fwd_us, sample_us, emit_us" /></p>`}
-    ${num > 0 &&
-    html`<${Facts}>
-        <${Fact} label="forward" value=${percent(sums.fwd_us / Math.max(1, busy))} unit="of the steps' time" kind="M" from="Σ step.fwd_us of the steps shown" />
-        <${Fact} label="sampling" value=${percent(sums.sample_us / Math.max(1, busy))} unit=${inTime(sums.sample_us)} kind="M" from="Σ step.sample_us of the steps shown" />
-        <${Fact} label="schedule and emit" value=${percent((sums.sched_us + sums.emit_us) / Math.max(1, busy))} unit=${inTime(sums.sched_us + sums.emit_us)} kind="M" from="Σ step.sched_us + Σ step.emit_us of the steps shown" />
-        <${Fact} label="idle" value=${percent(idle / Math.max(1, busy + idle))} unit=${inTime(idle)} kind="M" from="Σ step.idle_us between the steps shown" />
-      <//>
-      <${Why} lead=${`${several(num, "step")} took ${inTime(busy)}:`}>
-        ${inTime(busy / num)} each. The forward pass is ${percent(sums.fwd_us / Math.max(1, busy))} of that; what remains is the engine's own work around it.
-      <//>`}
-  <//>`;
 }

@@ -2,7 +2,8 @@
 // The store as a trace for Perfetto, in Chrome's trace event format: the rows that `pellucid trace export` writes.
 
 import { ENDED, STEP_KINDS } from "../state/store.js";
-import { STEP_PARTS, startOf } from "./lanes.js";
+import { startOf } from "./span.js";
+import { STEP_PARTS } from "./steps.js";
 
 const ENGINE = 1; // processes
 const REQUESTS = 2;

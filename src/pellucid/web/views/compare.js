@@ -76,7 +76,7 @@ export function Figures({ state }) {
     </p><//><//>`;
   const about = run.isRunning ? "so far" : run.end ? `${several(run.promptTok, "prompt token")}, ${run.maxTokens} new${run.requests > 1 ? `, ${run.requests} requests` : ""}` : "stopped early";
   return html`<${Panel} title="What each took" about=${about}>
-    <${FigureTable} columns=${run.arms.map((arm) => ({ name: nameOf(arm.name), hue: hueVariable(arm), of: arm }))} rows=${rowsOf(run)} />
+    <${FigureTable} columns=${run.arms.map((arm) => ({ name: nameOf(arm.name), hue: hueVariable(arm.number), of: arm }))} rows=${rowsOf(run)} />
     ${run.end && html`<${Verdict} run=${run} />`}
   <//>`;
 }

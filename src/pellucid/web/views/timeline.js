@@ -3,15 +3,17 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { Empty, Panel, TableButton, tableKey, useKeys } from "../parts/panel.js";
+import { Empty, focusOn, Panel, TableButton, tableKey, useKeys } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
-import { busySpan, Lanes, MIN_SPAN, moved, Steps, timelineState, wholeSpan, within, zoomed } from "../timeline/lanes.js";
+import { Lanes } from "../timeline/lanes.js";
+import { busySpan, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/span.js";
+import { Steps } from "../timeline/steps.js";
 import { download } from "../timeline/trace.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
   const { store, cursor } = session;
-  const { chosen } = timelineState(session);
+  const { chosen, search } = timelineState(session);
   const asTable = useAsTable();
   cursor.seq.value;
   const boundsNow = () => wholeSpan(store);
@@ -19,8 +21,9 @@ export function View({ session }) {
   const bounds = boundsNow();
   const span = spanNow();
   // Keys may come faster than the page is drawn: they start from what is chosen now, not from what was drawn last.
-  const zoom = (/** @type {number} */ by) => (chosen.value = zoomed(spanNow(), by, cursor.timeUs.peek(), boundsNow()));
+  const zoom = (/** @type {number} */ by, around = cursor.timeUs.peek()) => (chosen.value = zoomed(spanNow(), by, around, boundsNow()));
   const pan = (/** @type {number} */ by) => (chosen.value = moved(spanNow(), by, boundsNow()));
+  const gestures = { zoom, pan, choose: (/** @type {Span} */ span) => (chosen.value = within(span, boundsNow())) };
   const fit = () => (chosen.value = null);
   useKeys("Timeline", [
     { keys: ["+", "="], says: "closer", run: () => zoom(0.5) },
@@ -29,6 +32,7 @@ export function View({ session }) {
     { keys: ["]"], says: "later", run: () => pan(0.5) },
     { keys: ["0"], says: "the busy time around the cursor", run: fit },
     { keys: ["a"], says: "all that is kept", run: () => (chosen.value = boundsNow()) },
+    focusOn("f", "find requests", "find-request"),
     tableKey(asTable),
     { keys: ["e"], says: "export for Perfetto", run: () => download(store) },
   ]);
@@ -46,8 +50,8 @@ export function View({ session }) {
     <button class="quiet" title="what the page holds, as a file for ui.perfetto.dev (e)" onClick=${() => download(store)}>for Perfetto</button>`;
   return html`
     <div class="column">
-      <${Lanes} session=${session} span=${span} asTable=${asTable} actions=${actions} />
-      <${Steps} session=${session} span=${span} asTable=${asTable} />
+      <${Lanes} session=${session} span=${span} gestures=${gestures} search=${search} asTable=${asTable} actions=${actions} />
+      <${Steps} session=${session} span=${span} gestures=${gestures} asTable=${asTable} />
     </div>
     <div class="column"><${HeldUp} session=${session} /></div>
   `;
