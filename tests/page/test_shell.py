@@ -1,11 +1,18 @@
 """The shell of the page: views by key and by address, the time bar, the sheet of keys, themes."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from page.browser import wait_until
 from page.conftest import wait_for_all_events
+from pellucid.observing.event_recording import read_recording
+from pellucid.observing.page_export import DEMO_TRACE, export_page
+from pellucid.observing.page_files import WEB_FOLDER
 
 VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat")
 
@@ -83,3 +90,22 @@ def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
         page.locator(f"main.view-{title.lower()} h2").first.wait_for()
         page.wait_for_timeout(100)  # pictures take their width in a later frame
         wait_until(page, "width => document.documentElement.scrollWidth <= width", width)
+
+
+def test_a_recording_that_was_cut_is_shown_as_far_as_it_is_whole(
+    browser: Any, tmp_path: Path
+) -> None:
+    whole = (WEB_FOLDER / DEMO_TRACE).read_bytes()
+    trace = tmp_path / "cut.jsonl.gz"
+    trace.write_bytes(whole[: len(whole) // 2])
+    num_events = len(list(read_recording(trace)))
+    export_page(tmp_path / "page", trace)
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "page")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as files, ThreadPoolExecutor(1) as thread:
+        thread.submit(files.serve_forever)
+        opened = browser.new_page()
+        opened.goto(f"http://127.0.0.1:{files.server_port}/")
+        opened.locator(".notice", has_text=f"has {num_events} whole events").wait_for()
+        assert opened.evaluate("pellucid.store.requests.size") > 0
+        opened.close()
+        files.shutdown()

@@ -1,7 +1,9 @@
 """Recordings: written and read back; the errors for damaged files name the line."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,13 @@ from pellucid.cli.explanation import explain_request
 from pellucid.cli.explanation_report import print_explanation
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.event_recording import MAX_LINE, read_recording, recording
+from pellucid.observing.event_recording import (
+    MAX_LINE,
+    event_line,
+    open_recording,
+    read_recording,
+    recording,
+)
 from pellucid.observing.events import EventRecord, Level, Warn
 from support.command_line import CommandLine
 from support.fake_model import fake_engine
@@ -66,6 +74,38 @@ def test_a_file_that_is_no_recording(line: bytes, message: str, tmp_path: Path) 
     assert next(events) == {"v": 1, "ev": "new", "x": 1}
     with pytest.raises(ValueError, match=message):
         next(events)
+
+
+@pytest.mark.parametrize("name", ["events.ndjson", "events.ndjson.gz"])
+def test_a_recording_that_was_cut_has_its_whole_events(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = recorded(tmp_path)
+    path = tmp_path / name
+    with open_recording(path) as file:
+        file.writelines(event_line(event) for event in events)
+    whole = path.read_bytes()
+    counts = []
+    for length in range(1, len(whole), 7):
+        path.write_bytes(whole[:length])
+        caplog.clear()
+        found = found_in(path)
+        if isinstance(found, str):  # the first event is not whole
+            assert not counts and re.search("no whole event|not JSON|not a gzip file", found)
+            continue
+        counts.append(len(found))
+        assert found == events[: len(found)]
+        is_between = name.endswith("json") and len(whole[:length].splitlines()) == len(found)
+        assert is_between or f"it has {len(found)} whole events" in caplog.text
+    assert counts == sorted(counts) and counts[-1] >= len(events) - 1
+
+
+def found_in(path: Path) -> list[dict[str, Any]] | str:
+    """The events, or why there are none."""
+    try:
+        return list(read_recording(path))
+    except ValueError as error:
+        return str(error)
 
 
 def recorded(tmp_path: Path) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@ schema/events.v1.json."""
 
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import IO, Any, Literal, NoReturn, Union, get_args, get_origin, get_
 from pellucid.observing import events
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import VERSION, Event, EventRecord, Level
+
+_log = logging.getLogger(__name__)
 
 MAY_BE_NEGATIVE = (".prio", ".won_us")  # of whole numbers: counts, ids and other times are not
 MAX_LINE = 16 * 2**20  # bytes: an event of a million-token prompt is half of it
@@ -60,6 +63,8 @@ def event_line(event: dict[str, Any]) -> str:
 def read_recording(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a file, one by one; unknown ones and unknown fields are left as they are.
 
+    A recording that was cut, as by a kill, ends with its last whole event, and a log line says so.
+
     Raises:
         ValueError: names the line that is no event, or whose fields are not those of its kind of event.
         OSError: the file cannot be read.
@@ -74,9 +79,33 @@ def read_recording(path: Path) -> Iterator[dict[str, Any]]:
                 number += 1
                 if len(line) > MAX_LINE:
                     raise ValueError(f"{path}: line {number} has more than {MAX_LINE} bytes")
+                if number > 1 and _is_cut(line):
+                    _warn_of_cut(path, number - 1)
+                    return
                 yield _parse(line, f"{path}: line {number}")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path}: is not a complete gzip file: {error}") from None
+        except EOFError as error:
+            if number == 0:
+                raise ValueError(f"{path}: has no whole event: {error}") from None
+            _warn_of_cut(path, number)
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: is not a gzip file: {error}") from None
+
+
+def _is_cut(line: bytes) -> bool:
+    """Whether a line, the last one, ends within its event."""
+    if line.endswith(b"\n"):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _warn_of_cut(path: Path, num_events: int) -> None:
+    _log.warning(
+        "%s: the recording was cut, as by a kill; it has %d whole events", path, num_events
+    )
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

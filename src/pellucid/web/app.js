@@ -127,6 +127,7 @@ function Notice() {
     </form>`;
   }
   if (status === "refused") return html`<p class="notice"><b>The trace could not be read.</b> ${source.message.value}</p>`;
+  if (status === "ended" && source.message.value) return html`<p class="notice"><b>The recording is not whole.</b> ${source.message.value}</p>`;
   if (status === "lost") {
     return html`<p class="notice">
       <b>The server does not answer.</b> What it told so far stays here; the page goes on when it is back.

@@ -119,8 +119,13 @@ async function readTrace(order, signal) {
   const poster = new Poster();
   let rest = "";
   let number = 0;
+  let isCut = false; // as by a kill: what is whole is shown
   for (;;) {
-    const { done, value } = await lines.read();
+    const { done, value } = await lines.read().catch((/** @type {unknown} */ error) => {
+      isCut = number > 0;
+      if (isCut) return { done: true, value: "" };
+      throw error;
+    });
     if (signal.aborted) return;
     const parts = (rest + (value ?? "")).split("\n");
     rest = done ? "" : (parts.pop() ?? "");
@@ -133,13 +138,15 @@ async function readTrace(order, signal) {
       } catch {
         event = null;
       }
+      isCut ||= event === null && done && line === parts.at(-1) && number > 1;
+      if (isCut) break;
       if (typeof event?.ev !== "string") throw new Error(`${order.url}: line ${number} is no event`);
       poster.add(event);
     }
     if (done) break;
   }
   poster.flush();
-  tell("ended");
+  tell("ended", isCut ? `It was cut, as by a kill, and has ${number - 1} whole events.` : "");
 }
 
 /** Posts events in batches. */
