@@ -34,7 +34,25 @@ def test_a_server_that_is_killed_and_restarted_is_found_again(browser: Any) -> N
                 "pellucid.store.requestsAt(Infinity).length === 1 && pellucid.store.steps.length >= 6",
             )
             boots.append(page.evaluate("pellucid.store.hello.boot_id"))
+            if len(boots) == 2:
+                the_run_before_is_a_recording(page, boots)
             thread.submit(running.__exit__, None, None, None).result()
             page.locator(".notice", has_text="does not answer").wait_for()
     assert len(set(boots)) == 2
     page.close()
+
+
+def the_run_before_is_a_recording(page: Any, boots: list[str]) -> None:
+    for button, boot, is_live in (
+        ("show the run before", boots[0], False),
+        ("show the server now", boots[1], True),
+    ):
+        page.get_by_role("button", name=button).click()
+        shown = page.evaluate(
+            "[pellucid.store.hello.boot_id, pellucid.store.requestsAt(Infinity).length,"
+            " pellucid.store.steps.length >= 6, pellucid.source.isLive]"
+        )
+        assert shown == [boot, 1, True, is_live]
+        page.get_by_text("recorded: the run before the restart").wait_for(
+            state="detached" if is_live else "visible"
+        )

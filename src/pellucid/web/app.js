@@ -83,7 +83,7 @@ function Header({ view }) {
     </select>
     <span class="spacer"></span>
     ${hello && html`<span class="engine">${engineName(hello)}</span>`}
-    ${!source.isLive && html`<span class="recorded">recorded: ${source.name.value}</span>`}
+    ${!source.isLive && html`<span class="recorded">recorded: ${source.name}</span>`}
     <span class="kinds" aria-label="M measured, C counted, E estimated"
       ><i class="badge">M</i>easured <i class="badge">C</i>ounted <i class="badge">E</i>stimated</span>
     ${looking >= 0 &&
@@ -131,6 +131,14 @@ function Notice() {
   if (status === "lost") {
     return html`<p class="notice">
       <b>The server does not answer.</b> What it told so far stays here; the page goes on when it is back.
+    </p>`;
+  }
+  if (source.before.value !== "none") {
+    const isShown = source.before.value === "shown";
+    return html`<p class="notice">
+      <b>${isShown ? "This is the server's run before it was restarted." : "The server has been restarted."}</b>
+      ${isShown ? "It stays here until the page is loaded again." : "What it told before is kept here as a recording."}
+      <button onClick=${() => source.turn()}>${isShown ? "show the server now" : "show the run before"}</button>
     </p>`;
   }
   if (store.missed > 0) {

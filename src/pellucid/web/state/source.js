@@ -2,6 +2,7 @@
 // Where the events come from: a server's stream or a recorded trace. Fills the store, ten times a second at most.
 
 import { signal } from "@preact/signals-core";
+import { Store } from "./store.js";
 
 /** Between two moments that the page shows: texts and pictures change together, and a frame has time for all of them. */
 export const PACE_MS = 100;
@@ -19,6 +20,9 @@ export function createSource(store, cursor, settings) {
   /** "live", or the name of the trace. */
   const name = signal("live");
   const watched = { level: "token", req: "" };
+  /** The server's run before it was restarted: whether there is one, and whether it is shown, as a recording. */
+  const before = signal(/** @type {"none" | "kept" | "shown"} */ ("none"));
+  const hidden = new Store(); // that run or, while it is shown, the server's own now
 
   /** @type {any[]} */
   let waiting = [];
@@ -34,6 +38,18 @@ export function createSource(store, cursor, settings) {
     last = performance.now();
     const events = waiting;
     waiting = [];
+    if (before.value === "shown") {
+      hidden.ingest(events);
+      return;
+    }
+    const boot = store.hello?.boot_id;
+    const restart = boot === undefined ? -1 : events.findIndex(({ ev, boot_id }) => ev === "hello" && boot_id !== boot);
+    if (restart >= 0) {
+      store.ingest(events.splice(0, restart));
+      hidden.clear();
+      store.exchange(hidden);
+      before.value = "kept";
+    }
     store.ingest(events);
     cursor.version.value += 1;
   }
@@ -56,6 +72,8 @@ export function createSource(store, cursor, settings) {
   function clear() {
     waiting = [];
     store.clear();
+    hidden.clear();
+    before.value = "none";
     cursor.goLive();
     cursor.version.value += 1;
   }
@@ -68,17 +86,32 @@ export function createSource(store, cursor, settings) {
     });
   }
 
+  const isLive = () => name.value === "live" && before.value !== "shown";
+
   return {
     status,
     message,
-    name,
-    /** Whether events come from a server, so that it can be asked to run something. */
+    /** Of what is shown. */
+    get name() {
+      return before.value === "shown" ? "the run before the restart" : name.value;
+    },
+    before,
+    /** Whether the events shown come from a server, so that it can be asked to run something. */
     get isLive() {
-      return name.value === "live";
+      return isLive();
     },
     /** Whether a server can be asked now. */
     get canRun() {
-      return name.value === "live" && status.value === "open";
+      return isLive() && status.value === "open";
+    },
+    /** Shows the run before the restart, or again what the server does now. */
+    turn() {
+      if (before.value === "none") return;
+      drain(); // what has come belongs to the server's run
+      store.exchange(hidden);
+      before.value = before.value === "kept" ? "shown" : "kept";
+      cursor.goLive();
+      cursor.version.value += 1;
     },
     /** Follows the server that the page came from, from the first event that it still has. */
     follow() {

@@ -87,6 +87,13 @@ export class Store {
     this.stepSeq = -1;
   }
 
+  /** Exchanges all contents. @param {Store} other */
+  exchange(other) {
+    const own = { ...this };
+    Object.assign(this, other);
+    Object.assign(other, own);
+  }
+
   /** Forgets everything. */
   clear() {
     Object.assign(this, new Store());
