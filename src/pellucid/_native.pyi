@@ -229,9 +229,9 @@ def unpack_blocks(block_type: str, rows: Annotated[NDArray, dict(shape=(None, No
     Fills the arrays of a matrix, of the shapes that `pack_weights` takes, with the numbers in `rows` of blocks [N, bytes].
     """
 
-def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list:
+def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')]:
     """
-    Pairs of texts: the merges of different tokens, of which those `made` by merges have at most 256 characters (csrc/scored_merges.h).
+    The merges [M, 2] of different tokens, of which those `made` by merges have at most 256 characters, as places in `tokens` (csrc/scored_merges.h).
     """
 
 class KVCache:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -135,9 +136,11 @@ def load_model(
     available = backend.available_memory()
     weights = check_weights_fit(stored, backend, config.quantization, available)
     backend.weights.expect(weights.total)
-    made = make_decoder(stored, backend, on_progress, config.quantization)
-    # Runs on one core while the other one packs weights.
-    tokenizer = _load_tokenizer(config, stored, location.name, other)
+    # Another thread makes the tokenizer, on one core, while this one has native code pack weights.
+    with ThreadPoolExecutor(1, "pellucid-tokenizer") as thread:
+        tokenizer_made = thread.submit(_load_tokenizer, config, stored, location.name, other)
+        made = make_decoder(stored, backend, on_progress, config.quantization)
+        tokenizer = tokenizer_made.result()
     give_back_free_memory()
     finish_weights(stored, backend.weights, on_progress)
     return LoadedModel(

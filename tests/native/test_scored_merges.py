@@ -39,7 +39,8 @@ def all_merges(tokens: list[str], scores: list[float], made: list[bool]) -> Merg
 
 
 def merges(tokens: list[str], scores: list[float], made: list[bool]) -> Merges:
-    return merges_of_scores(tokens, np.array(scores, np.float64), np.array(made, bool))
+    places = merges_of_scores(tokens, np.array(scores, np.float64), np.array(made, bool))
+    return [(tokens[left], tokens[right]) for left, right in places]
 
 
 def last_merge(token: str, places: dict[tuple[str, str], int]) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""JSON files in the user's folder for caches: what is lost there is measured or computed again."""
+"""Files in the user's folder for caches: what is lost there is measured or computed again."""
 
 import json
 import os
@@ -15,7 +15,16 @@ def cache_path(name: str) -> Path:
 
 
 def write_cache_file(path: Path, value: Any) -> None:
-    """Replaces the file as a whole.
+    """Replaces the file, which holds `value` as JSON, as a whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_cache_bytes(path, json.dumps(value).encode())
+
+
+def write_cache_bytes(path: Path, data: bytes) -> None:
+    """Replaces the file as a whole: another process reads the old content or the new one.
 
     Raises:
         OSError: it cannot be written.
@@ -23,8 +32,8 @@ def write_cache_file(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         Path(temporary).replace(path)
     except BaseException:
         with suppress(OSError):

@@ -17,7 +17,6 @@ from tokenizers import (
     processors,
 )
 
-from pellucid.backends.native import merges_of_scores
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
 from pellucid.loading.gguf_splittings import Splitting
@@ -30,6 +29,7 @@ from pellucid.loading.gguf_tokenizer_facts import (
 )
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
+from pellucid.loading.kept_merges import kept_merges
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
 
 _SPACE = "▁"
@@ -69,6 +69,7 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
         dict(facts.special_tokens),
         facts.chat_template,
         facts.tool_chat_template,
+        num_ids=len(vocabulary.tokens),
     )
 
 
@@ -148,7 +149,8 @@ def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> list[tuple[s
             f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    return merges_of_scores(tokens, scores[token_ids], made)
+    left, right = kept_merges(tokens, scores[token_ids], made).T.tolist()
+    return list(zip(map(tokens.__getitem__, left), map(tokens.__getitem__, right), strict=True))
 
 
 def _sentencepiece_bpe(

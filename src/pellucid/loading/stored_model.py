@@ -29,6 +29,7 @@ class StoredTokenizer:
         chat_template: its source, None if the model has none.
         tool_chat_template: the one for conversations with tools, if it is another one.
         response_template: describes the parts of answers, unchecked; None if the files have none.
+        num_ids: all token ids are smaller; None if the files do not say.
     """
 
     hf_tokenizer: "Tokenizer"
@@ -36,6 +37,7 @@ class StoredTokenizer:
     chat_template: str | None
     tool_chat_template: str | None = None
     response_template: Any = None
+    num_ids: int | None = None
 
 
 @dataclass(frozen=True)

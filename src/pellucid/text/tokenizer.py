@@ -37,6 +37,7 @@ class Tokenizer:
         chat_template: the template's source, None if the model has none.
         tool_chat_template: the template for conversations with tools, if it is another one.
         response_template: what answers mean, as transformers stores it; None if the model does not say.
+        num_ids: all token ids are smaller; None: this is not known.
 
     Raises:
         ValueError: a token's id is not below `vocab_size`. Special tokens may be, except BOS and
@@ -54,6 +55,7 @@ class Tokenizer:
         model: str = "the model",
         tool_chat_template: str | None = None,
         response_template: Any = None,
+        num_ids: int | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self._hf_tokenizer = hf_tokenizer
@@ -68,7 +70,8 @@ class Tokenizer:
         bos, eos = special_tokens.get("bos_token"), special_tokens.get("eos_token")
         self.bos_token_id: int | None = None if bos is None else hf_tokenizer.token_to_id(bos)
         self.eos_token_id: int | None = None if eos is None else hf_tokenizer.token_to_id(eos)
-        self._check_ids(self.special_token_ids - {self.bos_token_id, self.eos_token_id})
+        if num_ids is None or num_ids > vocab_size:
+            self._check_ids(self.special_token_ids - {self.bos_token_id, self.eos_token_id})
         workers = TemplateWorkers()
 
         def chat_encoder(source: str) -> ChatEncoder:
@@ -100,6 +103,7 @@ class Tokenizer:
             model,
             stored.tool_chat_template,
             stored.response_template,
+            stored.num_ids,
         )
 
     def encode(
