@@ -75,7 +75,7 @@ def spans(page: Any) -> tuple[float, float]:
 def test_wheel_and_drag_change_the_time_that_is_shown(timeline: Any) -> None:
     timeline.keyboard.press("a")
     wait_until(timeline, f"{SPAN} !== null")
-    box = timeline.locator(".lanes canvas").bounding_box()
+    box = timeline.locator(".request-lanes canvas").bounding_box()
     gutter, end = box["x"] + 48, box["x"] + box["width"] - 4
     y = box["y"] + 10
 
@@ -153,16 +153,16 @@ def test_ten_thousand_requests_scroll_and_are_found(page: Any) -> None:
     page.keyboard.press("2")
     page.evaluate(REQUESTS, 10_000)
     page.keyboard.press("a")
-    canvas = page.locator(".lanes canvas")
+    canvas = page.locator(".request-lanes canvas")
     canvas.wait_for()
     assert canvas.bounding_box()["height"] < 600  # what is seen is drawn, and no more
     canvas.focus()
-    spoken = page.locator(".lanes .spoken")
+    spoken = page.locator(".request-lanes .spoken")
     for key, name in (("End", "r10000: waiting"), ("Home", "r1: waiting"), ("ArrowDown", "r2:")):
         page.keyboard.press(key)
         spoken.filter(has_text=name).wait_for()
     page.keyboard.press("End")
-    wait_until(page, "document.querySelector('.lanes').scrollTop > 100_000")
+    wait_until(page, "document.querySelector('.request-lanes').scrollTop > 100_000")
     page.keyboard.press("Enter")
     wait_until(page, "pellucid.request.value.name === 'r10000'")
 

@@ -7,7 +7,7 @@ import * as formulas from "../formulas.js";
 import { html, useSignal, useRef } from "../html.js";
 import { Badge, count as counted, Fact, Facts, inBytes, Num, percent, plural, several } from "../parts/numbers.js";
 import { Choice, Empty, Legend, Panel, RequestName, Select, TableButton, upTo, useReply, Why } from "../parts/panel.js";
-import { quoted } from "../parts/token_text.js";
+import { legible } from "../parts/token_text.js";
 import { COPIED, LOADED, SEALED, SWAPPED_IN } from "../state/pool.js";
 
 const MAX_HEIGHT = 420;
@@ -306,7 +306,7 @@ export function Contents({ session, asTable }) {
         columns: ["position in the block", "token", ...Array.from({ length: Math.min(8, reply.head_dim) }, (_, i) => `[${i}]`), "largest error, 8 bits", "4 bits"],
         rows: () =>
           own.map((/** @type {number[]} */ row, /** @type {number} */ token) => [
-            token, quoted(reply.texts?.[token] ?? ""), ...row.slice(0, 8),
+            token, legible(reply.texts?.[token] ?? ""), ...row.slice(0, 8),
             ...["int8", "int4"].map((format) => Math.max(...row.map((x, i) => Math.abs(/** @type {any} */ (coded)[format].numbers[token][i] - x))).toPrecision(3)),
           ]),
       }}

@@ -6,7 +6,7 @@ import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, Fact, Facts, inBytes, inTime, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReply, Why } from "../parts/panel.js";
-import { visible } from "../parts/token_text.js";
+import { legible, visible } from "../parts/token_text.js";
 import { ENDED } from "../state/store.js";
 
 const BLOCKS_SHOWN = 64; // blocks of a table
@@ -62,7 +62,7 @@ export function BlockTable({ session }) {
     <div class="stepper">
       <button onClick=${() => step(-1)} disabled=${m === 0}>a token back</button>
       <output><b>${counted(m)}</b> of ${several(request.tokenSeqs.length, "output token")}${newest &&
-      html`<br />${m === 1 ? "prefill" : "decode"} chose <q class="mono">${visible(newest.text)}</q>`}</output>
+      html`<br />${m === 1 ? "prefill" : "decode"} chose <q class="mono">${legible(newest.text)}</q>`}</output>
       <button onClick=${() => step(1)} disabled=${m >= request.tokenSeqs.length}>a token on</button>
     </div>
     <${Facts}>

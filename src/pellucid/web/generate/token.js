@@ -5,7 +5,7 @@ import { entropyBits } from "../formulas.js";
 import { html, useEffect, useMemo } from "../html.js";
 import { Badge, count as counted, digits, percent } from "../parts/numbers.js";
 import { Empty, Panel, Refused, Select, Slider, upTo, useReply, Why } from "../parts/panel.js";
-import { quoted, visible } from "../parts/token_text.js";
+import { legible } from "../parts/token_text.js";
 import { messageOf } from "../state/api.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";
 
@@ -55,7 +55,7 @@ export function Choice({ session, state, focus }) {
   const vocab = session.store.hello?.model.vocab ?? 0;
   const about = html`position ${token.pos} · rank ${token.rank} · entropy ${token.ent_bits.toFixed(2)} bit<${Badge}
     of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" formula=${entropyBits} note="From the logits of the step that chose this token; nothing was run again." />`;
-  return html`<${Panel} title=${html`The choice <q class="mono">${visible(token.text)}</q>`} about=${about}>
+  return html`<${Panel} title=${html`The choice <q class="mono">${legible(token.text)}</q>`} about=${about}>
     <${Candidates} session=${session} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
     <${Funnel} funnel=${funnel} vocab=${vocab} params=${changed ? state.whatIf.value : params} />
     <${WhatIf} session=${session} state=${state} focus=${focus} look=${look} params=${params} />
@@ -80,10 +80,10 @@ function Candidates({ session, focus, listed, rest, restFinal, others }) {
       ${listed.map((each) => {
         const isChosen = each.id === token.id;
         const isFork = !isChosen && isFirstOther && each.final > 0;
-        const forks = `fork here: continue with ${quoted(each.text)} instead`;
+        const forks = `fork here: continue with “${legible(each.text)}” instead`;
         if (isFork) isFirstOther = false;
         return html`<tr class=${`${isChosen ? "chosen" : ""} ${each.final === 0 ? "removed" : ""}`}>
-          <td class="mono text">${quoted(each.text)}</td>
+          <td class="mono text">${legible(each.text)}</td>
           <td class="wide"><${Bar} p=${each.p} final=${each.final} /></td>
           <td class="number">${each.final === 0 ? "removed" : percent(each.final)}</td>
           <td class="number faint">${percent(each.p)}</td>
@@ -227,7 +227,7 @@ function useLook(session, state, focus) {
  */
 function Told({ token, listed, changed, params }) {
   const p = Math.exp(token.lp);
-  const text = html`<q class="mono">${visible(token.text)}</q>`;
+  const text = html`<q class="mono">${legible(token.text)}</q>`;
   if (changed) {
     const kept = changed[changed.length - 1];
     const final = kept.odds.get(token.id) ?? 0;
@@ -245,7 +245,7 @@ function Told({ token, listed, changed, params }) {
     <//>`;
   }
   return html`<${Why} lead=${html`Chance had its say.`}>
-    The model's first choice was <q class="mono">${visible(best.text)}</q> with ${percent(best.p)}; the draw gave ${text}, rank ${token.rank}, which had
+    The model's first choice was <q class="mono">${legible(best.text)}</q> with ${percent(best.p)}; the draw gave ${text}, rank ${token.rank}, which had
     ${" "}${percent(token.p_final)} after sampling. A temperature below ${digits(params?.temp ?? 1)} makes this rarer.
   <//>`;
 }
@@ -308,13 +308,13 @@ export function Attention({ session, state, focus, attention }) {
   }
   const top = reply.top.slice(0, READ_SHOWN);
   const others = Math.max(0, 1 - reply.sink - top.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + each[3], 0));
-  const chosen = html`<q class="mono">${visible(focus.token ? focus.token.text : reply.text)}</q>`;
+  const chosen = html`<q class="mono">${legible(focus.token ? focus.token.text : reply.text)}</q>`;
   const [first, second] = top;
   return html`<${Panel} title="What it read" about="attention, recomputed for this token alone" actions=${choose}>
     <ol class="read-list">
       ${top.map(
         (/** @type {any} */ [pos, , text, weight]) => html`<li key=${pos}>
-          <button class="quiet mono" onClick=${() => (session.selection.pos.value = pos)}>${quoted(text)}<sub>${pos}</sub></button>
+          <button class="quiet mono" onClick=${() => (session.selection.pos.value = pos)}>${legible(text)}<sub>${pos}</sub></button>
           <span class="bar sun"><i style=${{ width: `${weight * 100}%` }}></i></span>
           <span class="number">${percent(weight)}</span>
         </li>`,
@@ -324,7 +324,7 @@ export function Attention({ session, state, focus, attention }) {
     </ol>
     ${first &&
     html`<${Why} lead=${html`To choose ${chosen}, the model looked back from position ${from}.`}>
-      ${" "}It read <q class="mono">${visible(first[2])}</q> with ${percent(first[3])}${second && html` and <q class="mono">${visible(second[2])}</q> with ${percent(second[3])}`}.
+      ${" "}It read <q class="mono">${legible(first[2])}</q> with ${percent(first[3])}${second && html` and <q class="mono">${legible(second[2])}</q> with ${percent(second[3])}`}.
       ${" "}The first token takes ${percent(reply.sink)}: models put there what they need nowhere else.
       <span class="faint"> ${where(state)} · recomputed in ${digits(reply.recomputed.dur_us / 1000)} ms<${Badge}
         of="attention" kind="C" formula=${ATTENTION} from=${`GET /v1/attn, error of the output ${reply.output_error_frac.toExponential(1)}`}

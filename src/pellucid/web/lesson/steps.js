@@ -8,7 +8,7 @@ import { Picture, useAsTable } from "../draw/picture.js";
 import * as formulas from "../formulas.js";
 import { html } from "../html.js";
 import { count, digits, inBytes, inPrefix, inTime, median, percent } from "../parts/numbers.js";
-import { quoted, visible } from "../parts/token_text.js";
+import { legible, visible } from "../parts/token_text.js";
 import { emptySeats, newLoad, takeLoad } from "../serve/load.js";
 import { Arms, runText } from "./frame.js";
 
@@ -67,7 +67,7 @@ export const oneToken = {
           <td>${index === 0 ? "prefill" : "decode"}</td>
           <td class="number">${step.q}</td>
           <td class="wide"><span class=${`passes ${index === 0 ? "prefill" : ""}`} style=${{ "--n": step.q }}></span></td>
-          <td class="mono">${quoted(step.made.join(""))}</td>
+          <td class="mono">${legible(step.made.join(""))}</td>
           <td class="number">${step.ctx}</td>
           <td class="number">${inTime(step.us)}</td>
         </tr>`,
@@ -166,7 +166,7 @@ function Strip({ title, rows, result }) {
       asTable=${asTable}
       twin=${{
         columns: ["token", ...Array.from({ length: result.headDim }, (_, index) => String(index))],
-        rows: () => rows.map((row, index) => [quoted(result.tokens[index]), ...row]),
+        rows: () => rows.map((row, index) => [legible(result.tokens[index]), ...row]),
       }}
     />
   </figure>`;
@@ -352,7 +352,7 @@ export const speculation = {
             (/** @type {string} */ text, /** @type {number} */ index) =>
               html`<span class=${`guess mono ${index < round.right ? "right" : "wrong"}`}>${visible(text)}<span class="spoken">${index < round.right ? " right" : " wrong"}</span></span>`,
           )}
-          ${round.chosen && html`<span class="instead">the model: <q class="mono">${visible(round.chosen)}</q></span>`}
+          ${round.chosen && html`<span class="instead">the model: <q class="mono">${legible(round.chosen)}</q></span>`}
         </li>`,
       )}
     </ol>

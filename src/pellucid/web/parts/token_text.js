@@ -108,10 +108,16 @@ export function visible(text) {
   return text === "" ? "\u200b·" : text.replaceAll("\n", "↵\n");
 }
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+/** @type {Record<string, string>} */
+const SIGNS = { " ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };
+
 /**
- * A token in a list: quoted, so that its spaces are seen.
+ * A token by itself: spaces at its ends and control characters are seen, right-to-left writing keeps to itself.
  * @param {string} text
  */
-export function quoted(text) {
-  return `“${text.replaceAll("\n", "↵")}”`;
+export function legible(text) {
+  const spelled = text.replaceAll(/^ +| +$|[\n\r\t\u00a0]/g, (blank) => [...blank].map((each) => SIGNS[each]).join(""));
+  if (spelled === "") return "∅";
+  return RIGHT_TO_LEFT.test(text) ? `\u2068${spelled}\u2069` : spelled;
 }

@@ -256,7 +256,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
     ${search.value.trim() && !problem && html`<p class="small dim found">${count(requests.length)} of ${several(within.length, "request")} in this time.</p>`}
     ${asTable.value
       ? picture
-      : html`<div class="lanes" ref=${scroller} onScroll=${(/** @type {any} */ { target }) => (top.value = target.scrollTop)} style=${{ height: `${seen + AXIS}px` }}>
+      : html`<div class="request-lanes" ref=${scroller} onScroll=${(/** @type {any} */ { target }) => (top.value = target.scrollTop)} style=${{ height: `${seen + AXIS}px` }}>
           <div style=${{ height: `${requests.length * height + AXIS}px` }}><${TimeGestures} span=${span} changes=${gestures}>${picture}<//></div>
         </div>`}
     <${Legend}
