@@ -54,8 +54,7 @@ class Weights(ABC):
 
     itemsize: int | None = None
 
-    @abstractmethod
-    def expect(self, num_bytes: int) -> None:
+    def expect(self, num_bytes: int) -> None:  # noqa: B027 (not all backends read later)
         """Announces matrices of `num_bytes` in all. Until `Backend.compile`, matrices that are views of mapped
         files may be read after `matrix` has returned."""
 

@@ -49,9 +49,6 @@ class NumpyWeights(Weights):
         self._dtype = dtype
         self._quantize_activations = quantize_activations
 
-    def expect(self, num_bytes: int) -> None:
-        pass
-
     def matrix(
         self,
         weight: WeightMatrix,

@@ -145,9 +145,6 @@ class TorchWeights(Weights):
         self._quantize = quantize
         self._num_bytes = self._num_numbers = 0  # of matrices, since the last `finish`
 
-    def expect(self, num_bytes: int) -> None:
-        pass
-
     def matrix(
         self,
         weight: WeightMatrix,

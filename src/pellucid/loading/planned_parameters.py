@@ -17,8 +17,6 @@ from pellucid.backends.quantization.formats import (
 from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.stored_model import StoredModel
 
-VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
-
 # Of the matrix of ours with this name: one format, or that of each of its parts.
 FindFormats: TypeAlias = Callable[[str], Sequence[MatrixFormat]]
 
@@ -93,7 +91,7 @@ class PlannedParameters(Parameters):
                 return self._weights.table(MatrixRows(np.broadcast_to(np.float32(0), weight.shape)))
             case "vector" | "convolution":
                 size = math.prod(weight.shape)
-                self.num_bytes += VECTOR_ITEM_BYTES * size
+                self.num_bytes += F32.num_bytes(1, size)  # as all vectors
                 return self._weights.vector(np.ones(size, np.float32))
 
     def _shapes(self, weight: Weight) -> list[MatrixShape]:
@@ -116,7 +114,7 @@ class PlannedParameters(Parameters):
         for kind, num_outputs, num_inputs in shapes:
             stored = kind if item_bytes is None else FloatFormat(kind.name, item_bytes)
             self.num_bytes += stored.num_bytes(num_outputs, num_inputs)
-            self.num_bytes += VECTOR_ITEM_BYTES * num_outputs if bias else 0
+            self.num_bytes += F32.num_bytes(1, num_outputs) if bias else 0
         return self._weights.planned(shapes, bias, rounds_activations)
 
 

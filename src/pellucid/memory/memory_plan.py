@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pellucid.backends.quantization.formats import FORMATS, MatrixFormat
+from pellucid.backends.quantization.formats import F32, FORMATS, MatrixFormat
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.stored_model import StoredModel
@@ -13,7 +13,6 @@ from pellucid.loading.stored_model import StoredModel
 if TYPE_CHECKING:  # importing backends takes longer than counting
     from pellucid.backends.base import Backend
 
-VECTOR_ITEM_BYTES = 4  # norms and biases are f32 everywhere
 MIN_MODEL_LEN = 2  # tokens: one of the prompt and one of the answer
 _SMALLER_FORMATS = ("int8", "int4")  # to suggest, of weights and of the KV cache
 
@@ -102,7 +101,7 @@ def check_weights_fit(
 def _tensor_bytes(model: StoredModel, name: str, itemsize: int | None, quantization: str) -> int:
     info = model.tensors.info(name)
     if len(info.shape) < 2:
-        return math.prod(info.shape) * VECTOR_ITEM_BYTES
+        return F32.num_bytes(1, math.prod(info.shape))  # as all vectors
     if itemsize is not None:
         return math.prod(info.shape) * itemsize
     weight_format: MatrixFormat | None = FORMATS.get(quantization)
