@@ -25,7 +25,7 @@ WARM_UP_STEPS = 10
 
 
 class NoModel:
-    """A `StepDecoder` that has the same logits in every step, at once."""
+    """A `CompiledDecoder` that has the same logits in every step, at once."""
 
     draws_tokens = True
 

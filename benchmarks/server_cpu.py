@@ -60,7 +60,7 @@ def body_of(protocol: str, num_tokens: int) -> tuple[str, dict[str, Any]]:
 
 
 class SlowModel:
-    """A `StepDecoder` that has the same logits in every step, after some time without work."""
+    """A `CompiledDecoder` that has the same logits in every step, after some time without work."""
 
     draws_tokens = True
 

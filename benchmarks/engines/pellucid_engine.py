@@ -8,7 +8,7 @@ from engines.traffic import Served, TrafficRequest
 from engines.worker import Stopwatch, Task, Test, serve
 
 from pellucid import SamplingParams, __version__
-from pellucid.backends.base import StepDecoder, StepLogits
+from pellucid.backends.base import CompiledDecoder, StepLogits
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark.session import Session
@@ -29,7 +29,7 @@ QUANTIZATIONS = {
 class TimedDecoder:
     """Adds up what a decoder takes."""
 
-    def __init__(self, decoder: StepDecoder) -> None:
+    def __init__(self, decoder: CompiledDecoder) -> None:
         self._decoder = decoder
         self.draws_tokens = decoder.draws_tokens
         self.vocab_size = decoder.vocab_size

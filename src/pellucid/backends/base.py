@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.joined_matrix import UniformMatrix, WeightMatrix
+from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.ops import Decoder, ForwardBatch, HostArray, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -44,6 +44,13 @@ class MatrixShape(NamedTuple):
     num_inputs: int
 
 
+@dataclass(frozen=True)
+class JoinedHandle:
+    """The handles of matrices whose rows are one matrix's: `linear` takes them for one."""
+
+    parts: tuple[Matrix, ...]
+
+
 class Weights(ABC):
     """Makes the handles of weights while a model loads.
 
@@ -68,7 +75,6 @@ class Weights(ABC):
         `Backend.compile` reads all of them."""
         return 0
 
-    @abstractmethod
     def matrix(
         self,
         weight: WeightMatrix,
@@ -84,6 +90,16 @@ class Weights(ABC):
         Args:
             rounds_activations: whether the backend may round rows where they meet weights of fewer bits.
         """
+        if not isinstance(weight, JoinedMatrix):
+            return self.uniform(weight, bias, rounds_activations)
+        parts = zip(weight.parts, weight.split(bias), strict=True)
+        return JoinedHandle(tuple(self.uniform(*each, rounds_activations) for each in parts))
+
+    @abstractmethod
+    def uniform(
+        self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
+    ) -> Matrix:
+        """As `matrix`, for a matrix of one format."""
 
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
         """As `matrix`, for a matrix of an expert: a step reads only a few of them."""
@@ -220,44 +236,20 @@ class StepWeights:
         return self.layer_bytes + (self.head_bytes if with_head else 0)
 
 
-class StepDecoder(Protocol):
-    """Computes steps for the engine.
+class CompiledDecoder(ABC):
+    """A decoder in the form in which its backend runs it best: computes steps for the engine.
 
     Attributes:
         draws_tokens: whether `step` notes where logits are largest and draws tokens from them; else the
             sampler draws from the logits.
-        vocab_size: V.
     """
-
-    @property
-    def draws_tokens(self) -> bool: ...
-
-    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
-        """Summarizes a row of logits [V]; None if a logit is not finite, or without `draws_tokens`."""
-        ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
-    ) -> StepLogits:
-        """The logits of a step, and what is drawn from them.
-
-        Args:
-            draws: None unless `draws_tokens`.
-        """
-        ...
-
-
-class CompiledDecoder(ABC):
-    """A decoder in the form in which its backend runs it best; a `StepDecoder`."""
 
     draws_tokens: bool = False
 
     @property
     @abstractmethod
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """V."""
 
     @property
     @abstractmethod
@@ -271,10 +263,14 @@ class CompiledDecoder(ABC):
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
-        """As `StepDecoder.step`."""
+        """The logits of a step, and what is drawn from them.
+
+        Args:
+            draws: None unless `draws_tokens`.
+        """
 
     def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
-        """As `StepDecoder.summarize`."""
+        """Summarizes a row of logits [V]; None if a logit is not finite, or without `draws_tokens`."""
         return None
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> LogitRows:

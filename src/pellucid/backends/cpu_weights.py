@@ -3,16 +3,14 @@
 import mmap
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import ExpertReads, MatrixShape, Weights
-from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
+from pellucid.backends.base import ExpertReads, JoinedHandle, MatrixShape, Weights
+from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.native import (
     Kernels,
     LinearWeights,
@@ -31,22 +29,6 @@ from pellucid.backends.quantization.weights import check_scales
 CpuStack: TypeAlias = Sequence[LinearWeights]  # of one format
 
 _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-
-
-@dataclass(frozen=True)
-class JoinedWeights:
-    """Matrices whose rows are one matrix's."""
-
-    parts: tuple[LinearWeights, ...]
-
-    @property
-    def num_outputs(self) -> int:
-        return sum(part.num_outputs for part in self.parts)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The first output of each part."""
-        return tuple(accumulate((part.num_outputs for part in self.parts[:-1]), initial=0))
 
 
 class CpuWeights(Weights):
@@ -94,24 +76,15 @@ class CpuWeights(Weights):
             pass
         self._memory = self._packer = None  # the matrices keep their memory
 
-    def matrix(
-        self,
-        weight: WeightMatrix,
-        bias: npt.NDArray[Any] | None = None,
-        rounds_activations: bool = True,
-    ) -> LinearWeights | JoinedWeights:
+    def uniform(
+        self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
+    ) -> LinearWeights:
         """`weight` [N, K] and its bias [N] as a handle, no value changed."""
-        own_bias = None if bias is None else self.vector(bias)
-        activations = self._activations if rounds_activations else "f32"
-        if isinstance(weight, JoinedMatrix):
-            parts = zip(weight.parts, weight.split(own_bias), strict=True)
-            return JoinedWeights(tuple(self._pack(part, own, activations) for part, own in parts))
-        return self._pack(weight, own_bias, activations)
+        return self._pack(weight, bias, self._activations if rounds_activations else "f32")
 
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> LinearWeights:
         """As `matrix`, in the file of experts if there is one."""
-        own_bias = None if bias is None else self.vector(bias)
-        return self._pack(weight, own_bias, self._activations, self._expert_file)
+        return self._pack(weight, bias, self._activations, self._expert_file)
 
     @property
     def expert_reads(self) -> ExpertReads | None:
@@ -121,7 +94,7 @@ class CpuWeights(Weights):
 
     def planned(
         self, parts: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True
-    ) -> LinearWeights | JoinedWeights:
+    ) -> LinearWeights | JoinedHandle:
         """Handles without memory."""
         activations = self._activations if rounds_activations else "f32"
         handles = tuple(
@@ -130,7 +103,7 @@ class CpuWeights(Weights):
             )
             for each in parts
         )
-        return handles[0] if len(handles) == 1 else JoinedWeights(handles)
+        return handles[0] if len(handles) == 1 else JoinedHandle(handles)
 
     def vector(self, weight: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return np.ascontiguousarray(weight, np.float32)
@@ -138,7 +111,7 @@ class CpuWeights(Weights):
     def _pack(
         self,
         weight: UniformMatrix,
-        bias: npt.NDArray[np.float32] | None,
+        bias: npt.NDArray[Any] | None,
         activations: str,
         file: WeightFile | None = None,
     ) -> LinearWeights:
@@ -155,7 +128,7 @@ class CpuWeights(Weights):
             name,
             rows,
             **parts,
-            bias=bias,
+            bias=None if bias is None else self.vector(bias),
             activations=activations,
             pool=self._pool,
             memory=self._memory if file is None else file,

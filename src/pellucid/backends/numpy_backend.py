@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from pellucid.backends.base import Backend, CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.base import Backend, StepLogits
 from pellucid.backends.drawing import DrawTable
+from pellucid.backends.eager_decoder import EagerDecoder
 from pellucid.backends.numpy_kv_cache import (
     NumpyKVCache,
     make_numpy_kv_cache,
@@ -16,7 +17,6 @@ from pellucid.backends.numpy_kv_cache import (
 from pellucid.backends.numpy_ops import NumpyOps
 from pellucid.backends.numpy_weights import NumpyWeights
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
-from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 
 
@@ -64,44 +64,20 @@ class NumpyBackend(Backend):
         return NumpyDecoder(decoder, config, self._dtype.itemsize)
 
 
-class NumpyDecoder(CompiledDecoder):
-    """A decoder as it is written: Python calls one op after the other.
+class NumpyDecoder(EagerDecoder):
+    """A decoder over `NumpyOps`. Every number of a weight is a float, whatever its format.
 
     Args:
-        decoder: over `NumpyOps`.
-        config: its shape.
         itemsize: bytes of a number.
     """
 
     def __init__(self, decoder: Decoder, config: ModelConfig, itemsize: int) -> None:
-        self._decoder = decoder
-        self._config = config
+        super().__init__(decoder, config, itemsize)
         self._itemsize = itemsize
 
-    @property
-    def vocab_size(self) -> int:
-        return self._config.vocab_size
-
-    @property
-    def step_weights(self) -> StepWeights:
-        """Every number of a weight is a float here, whatever its format."""
-
-        def matrix_bytes(num_outputs: int, num_inputs: int) -> int:
-            return num_outputs * num_inputs * self._itemsize
-
-        layers = formulas.weight_bytes(self._config, matrix_bytes, with_head=False)
-        head = formulas.weight_bytes(self._config, matrix_bytes) - layers
-        return StepWeights(layers, head, "f32")
-
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """An estimate of the arrays that exist at once in the MLP, where they are widest."""
-        widest = max(
-            part.intermediate_size
-            for layer in self._config.layers
-            for part in (layer.mlp, layer.experts)
-            if part is not None
-        )
-        numbers_per_token = 6 * widest + 4 * self._config.hidden_size
+        """An estimate of the arrays that exist at once in the MLP."""
+        numbers_per_token = 6 * self._mlp_width + 4 * self._config.hidden_size
         return max_num_batched_tokens * numbers_per_token * self._itemsize
 
     def step(

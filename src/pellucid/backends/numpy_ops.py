@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.base import JoinedHandle
 from pellucid.backends.numpy_kv_cache import NumpyKVLayer, NumpyStateLayer
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
 from pellucid.backends.numpy_weights import (
-    NumpyJoinedMatrix,
     NumpyStack,
     NumpyWeight,
 )
@@ -45,7 +45,7 @@ class NumpyOps(Ops):
     def embed(
         self, token_ids: IntArray, table: NumpyWeight | TableInFile, scale: float = 1.0
     ) -> HostArray:
-        assert not isinstance(table, NumpyJoinedMatrix)
+        assert not isinstance(table, JoinedHandle)
         if isinstance(table, TableInFile):
             return embed_rows(table.rows, token_ids, scale, self.dtype)
         if isinstance(table, NumpyQuantizedMatrix):
@@ -53,7 +53,7 @@ class NumpyOps(Ops):
         return np.asarray(table.weight[token_ids] * scale)
 
     def linear(self, x: HostArray, weight: NumpyWeight) -> HostArray:
-        if isinstance(weight, NumpyJoinedMatrix):
+        if isinstance(weight, JoinedHandle):
             return np.concatenate([self.linear(x, part) for part in weight.parts], axis=-1)
         if isinstance(weight, NumpyQuantizedMatrix):
             return weight.linear(x)

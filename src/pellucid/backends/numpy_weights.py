@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Weights
-from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
+from pellucid.backends.base import JoinedHandle, Weights
+from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
 from pellucid.backends.ops import HostArray
 from pellucid.backends.quantization.formats import IntegerFormat
@@ -24,14 +24,7 @@ class NumpyMatrix:
     bias: HostArray | None
 
 
-@dataclass(frozen=True)
-class NumpyJoinedMatrix:
-    """Matrices whose rows are one matrix's."""
-
-    parts: "tuple[NumpyWeight, ...]"
-
-
-NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | NumpyJoinedMatrix
+NumpyWeight: TypeAlias = NumpyMatrix | NumpyQuantizedMatrix | JoinedHandle
 NumpyStack: TypeAlias = Sequence[NumpyWeight]
 
 
@@ -49,18 +42,9 @@ class NumpyWeights(Weights):
         self._dtype = dtype
         self._quantize_activations = quantize_activations
 
-    def matrix(
-        self,
-        weight: WeightMatrix,
-        bias: npt.NDArray[Any] | None = None,
-        rounds_activations: bool = True,
+    def uniform(
+        self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
     ) -> NumpyWeight:
-        if isinstance(weight, JoinedMatrix):
-            biases = weight.split(bias)
-            parts = zip(weight.parts, biases, strict=True)
-            return NumpyJoinedMatrix(
-                tuple(self.matrix(part, own, rounds_activations) for part, own in parts)
-            )
         own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, QuantizedMatrix):
             if self._quantize_activations and rounds_activations:

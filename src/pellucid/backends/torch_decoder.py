@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
+from pellucid.backends.base import StepLogits
 from pellucid.backends.drawing import DrawTable
+from pellucid.backends.eager_decoder import EagerDecoder
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
 from pellucid.backends.torch_batch import TorchBatch
 from pellucid.backends.torch_memory import to_host
 from pellucid.backends.torch_ops import TorchOps
 from pellucid.backends.torch_weights import MAX_WIDENED
-from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 
 _F32_BYTES = 4
@@ -61,13 +61,10 @@ def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
     return torch.cat(firsts).tolist(), torch.cat(peaks).tolist()
 
 
-class TorchDecoder(CompiledDecoder):
-    """A decoder as it is written, over `TorchOps`. It finds the largest logits; other draws are the sampler's.
+class TorchDecoder(EagerDecoder):
+    """A decoder over `TorchOps`. It finds the largest logits; other draws are the sampler's.
 
     Args:
-        decoder: over `TorchOps`.
-        config: its shape.
-        bytes_per_number: of matrices, on average.
         ops: of the decoder.
     """
 
@@ -76,36 +73,15 @@ class TorchDecoder(CompiledDecoder):
     def __init__(
         self, decoder: Decoder, config: ModelConfig, bytes_per_number: float, ops: TorchOps
     ) -> None:
-        self._decoder = decoder
-        self._config = config
-        self._bytes_per_number = bytes_per_number
+        super().__init__(decoder, config, bytes_per_number)
         self._device = ops.device
         self._sizes = ops.attention
 
-    @property
-    def vocab_size(self) -> int:
-        return self._config.vocab_size
-
-    @property
-    def step_weights(self) -> StepWeights:
-        def matrix_bytes(num_outputs: int, num_inputs: int) -> int:
-            return round(num_outputs * num_inputs * self._bytes_per_number)
-
-        layers = formulas.weight_bytes(self._config, matrix_bytes, with_head=False)
-        head = formulas.weight_bytes(self._config, matrix_bytes) - layers
-        return StepWeights(layers, head, "f32")
-
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
-        """An estimate of the tensors that exist at once: in the MLP, where a step's are widest; of a matrix' widened
-        part; of a range of keys; and where the largest logits are found."""
+        """An estimate of the tensors that exist at once: in the MLP; of a matrix' widened part; of a range of keys;
+        and where the largest logits are found."""
         config = self._config
-        widest = max(
-            part.intermediate_size
-            for layer in config.layers
-            for part in (layer.mlp, layer.experts)
-            if part is not None
-        )
-        per_token = 8 * widest + 6 * config.hidden_size
+        per_token = 8 * self._mlp_width + 6 * config.hidden_size
         largest = 3 * _ROWS_TOGETHER * config.vocab_size
         per_range = max(
             self._sizes.num_numbers(each.num_heads, each.num_kv_heads, each.head_dim)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pellucid.backends.base import JoinedHandle
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.row_table import TableInFile, embed_rows
 from pellucid.backends.torch_arithmetic import (
@@ -29,7 +30,6 @@ from pellucid.backends.torch_batch import TorchBatch
 from pellucid.backends.torch_kv_cache import TorchKVLayer, TorchStateLayer
 from pellucid.backends.torch_memory import indices, to_device, to_host
 from pellucid.backends.torch_weights import (
-    TorchJoinedMatrix,
     TorchMatrix,
     TorchStack,
     TorchWeight,
@@ -74,7 +74,7 @@ class TorchOps(Ops):
         return table.widened(indices(token_ids, self.device)) * scale
 
     def linear(self, x: Tensor, weight: TorchWeight) -> Tensor:
-        if isinstance(weight, TorchJoinedMatrix):
+        if isinstance(weight, JoinedHandle):
             return torch.cat([self.linear(x, part) for part in weight.parts], dim=-1)
         num_rows, num_inputs = x.shape
         together = self.num_together

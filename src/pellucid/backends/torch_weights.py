@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pellucid.backends.base import Weights
-from pellucid.backends.joined_matrix import JoinedMatrix, WeightMatrix
+from pellucid.backends.base import JoinedHandle, Weights
+from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -121,14 +121,7 @@ class TorchCodes:
         return per_group.repeat_interleave(self.format.group_size, dim=1)[:, : self.num_inputs]
 
 
-@dataclass(frozen=True)
-class TorchJoinedMatrix:
-    """Matrices whose rows are one matrix's."""
-
-    parts: "tuple[TorchMatrix, ...]"
-
-
-TorchWeight: TypeAlias = TorchMatrix | TorchJoinedMatrix
+TorchWeight: TypeAlias = TorchMatrix | JoinedHandle
 TorchStack: TypeAlias = Sequence[TorchWeight]
 Quantize: TypeAlias = Callable[[npt.NDArray[Any], IntegerFormat], QuantizedMatrix]
 
@@ -145,19 +138,8 @@ class TorchWeights(Weights):
         self._quantize = quantize
         self._num_bytes = self._num_numbers = 0  # of matrices, since the last `finish`
 
-    def matrix(
-        self,
-        weight: WeightMatrix,
-        bias: npt.NDArray[Any] | None = None,
-        rounds_activations: bool = True,
-    ) -> TorchWeight:
-        if isinstance(weight, JoinedMatrix):
-            pairs = zip(weight.parts, weight.split(bias), strict=True)
-            return TorchJoinedMatrix(tuple(self._uniform(part, own) for part, own in pairs))
-        return self._uniform(weight, bias)
-
-    def _uniform(
-        self, weight: npt.NDArray[Any] | QuantizedMatrix, bias: npt.NDArray[Any] | None
+    def uniform(
+        self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
     ) -> TorchMatrix:
         own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, QuantizedMatrix):

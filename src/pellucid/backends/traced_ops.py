@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from pellucid.backends.base import JoinedHandle
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack, JoinedWeights
+from pellucid.backends.cpu_weights import CpuStack
 from pellucid.backends.native import Indices, LinearWeights, RowSet
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.row_table import TableInFile
@@ -40,7 +42,7 @@ class TracedOps(Ops):
             rows=RowSet.TOKENS,
         )
 
-    def linear(self, x: Rows, weight: LinearWeights | JoinedWeights) -> Rows:
+    def linear(self, x: Rows, weight: LinearWeights | JoinedHandle) -> Rows:
         return _product(x, weight, notes_largest=False)
 
     def rms_norm(self, x: Rows, weight: HostArray | None, eps: float) -> Rows:
@@ -251,22 +253,23 @@ class TracedOps(Ops):
 
 
 def _product(
-    x: SymbolicArray, weight: LinearWeights | JoinedWeights, notes_largest: bool
+    x: SymbolicArray, weight: LinearWeights | JoinedHandle, notes_largest: bool
 ) -> SymbolicArray:
     """x @ weight.T + bias; for logits, the place of the largest may be recorded as well."""
     rows = x.rows
-    joined = weight if isinstance(weight, JoinedWeights) else JoinedWeights((weight,))
-    x.trace.weights[rows].extend(joined.parts)
+    parts: Sequence[LinearWeights] = weight.parts if isinstance(weight, JoinedHandle) else [weight]
+    *starts, num_outputs = accumulate((part.num_outputs for part in parts), initial=0)
+    x.trace.weights[rows].extend(parts)
 
     def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
         buffer, column = y
-        for part, start in zip(joined.parts, joined.starts, strict=True):
+        for part, start in zip(parts, starts, strict=True):
             to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y, notes_largest)
 
     return x.trace.record(
         "linear",
         [x],
-        (weight.num_outputs,),
+        (num_outputs,),
         partial(emit, add_to_y=False),
         accumulate=partial(emit, add_to_y=True),
     )

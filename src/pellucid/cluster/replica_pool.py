@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -443,12 +443,3 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-
-
-__all__: Sequence[str] = (
-    "PoolIdentity",
-    "ReplicaFacts",
-    "ReplicaPool",
-    "check_num_replicas",
-    "plan_replica",
-)

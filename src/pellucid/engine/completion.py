@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pellucid.execution.sampler import SampledToken, TokenLogprob
+from pellucid.execution.logprobs import TokenLogprob
+from pellucid.execution.sampler import SampledToken
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis

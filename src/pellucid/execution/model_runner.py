@@ -5,15 +5,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 
-from pellucid.backends.base import LogitRows, StepDecoder
+from pellucid.backends.base import CompiledDecoder, LogitRows
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.candidates import Candidates
 from pellucid.execution.forward_batch import build_forward_batch
+from pellucid.execution.logprobs import TokenLogprobs
 from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.request_state import RequestState
-from pellucid.execution.sampler import SampledToken, Sampler, TokenLogprobs
+from pellucid.execution.sampler import SampledToken, Sampler
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.scheduler_output import (
@@ -86,7 +87,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: StepDecoder,
+        decoder: CompiledDecoder,
         kv_cache: KVCache,
         block_size: int,
         sampler: Sampler,

@@ -20,15 +20,6 @@ from pellucid.execution.token_observation import (
 )
 from pellucid.scheduling.scheduler_output import BeamCandidate
 
-__all__ = [
-    "NoTokenLeftError",
-    "SampledToken",
-    "Sampler",
-    "SamplingRow",
-    "TokenLogprob",
-    "TokenLogprobs",
-]
-
 
 @dataclass(frozen=True)
 class SampledToken:
