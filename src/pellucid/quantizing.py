@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -167,21 +167,15 @@ def _make_readable(directory: Path) -> None:
     directory.chmod(mode | (mode & 0o444) >> 2)
 
 
+@dataclass(eq=False)
 class _QuantizingParameters(Parameters):
     """The `Parameters` of a decoder that is not going to run: what it asks for is written."""
 
-    def __init__(
-        self,
-        source: CheckpointParameters,
-        weight_format: IntegerFormat,
-        writer: QuantizedWriter,
-        weights: Weights,
-    ) -> None:
-        self.reports: list[MatrixReport] = []
-        self._source = source
-        self._format = weight_format
-        self._writer = writer
-        self._weights = weights
+    _source: CheckpointParameters
+    _format: IntegerFormat
+    _writer: QuantizedWriter
+    _weights: Weights
+    reports: list[MatrixReport] = field(default_factory=list)
 
     def make(self, weight: Weight) -> None:
         source, writer = self._source, self._writer

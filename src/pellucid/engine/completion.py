@@ -66,8 +66,8 @@ class Completion:
         for token in sampled:
             token_ids.append(token.token_id)
             end = self._append(token.token_id)
-            if self.output.cumulative_logprob is not None:
-                self._append_logprobs(token)
+            if token.chosen is not None:
+                self._append_logprobs(token.chosen, token.top)
             if end is not None:
                 break
         self.request_output.metrics.token_times += [now] * len(token_ids)
@@ -125,12 +125,12 @@ class Completion:
         self.num_sent_tokens, self.unsent_text = len(self.output.token_ids), ""
         return delta_of(self.request_output, self.output, text, first)
 
-    def _append_logprobs(self, sampled: SampledToken) -> None:
+    def _append_logprobs(self, chosen: TokenLogprob, top: Sequence[TokenLogprob]) -> None:
         output = self.output
-        assert sampled.chosen is not None and output.cumulative_logprob is not None
-        output.cumulative_logprob += sampled.chosen.logprob
+        assert output.cumulative_logprob is not None
+        output.cumulative_logprob += chosen.logprob
         if output.logprobs is not None:
-            output.logprobs.append(logprobs_at(self.tokenizer, sampled.chosen, sampled.top))
+            output.logprobs.append(logprobs_at(self.tokenizer, chosen, top))
 
     def _append(self, token_id: int) -> End | None:
         """Appends one token and its text. Returns why the completion ends with it, if it does."""

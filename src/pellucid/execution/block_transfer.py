@@ -2,6 +2,7 @@
 prefix store."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ MOST_TOGETHER = 16  # blocks between the KV cache and the swap file
 _Op = TypeVar("_Op")
 
 
+@dataclass(eq=False)
 class BlockTransfer:
     """Moves blocks and recurrent states within a KV cache, and between the cache, the swap file and the prefix store.
 
@@ -37,15 +39,9 @@ class BlockTransfer:
         swap_file: the slots of swapped blocks; None if scheduling has no swap slots.
     """
 
-    def __init__(
-        self,
-        kv_cache: KVCache,
-        prefix_store: PrefixStore | None = None,
-        swap_file: SwapFile | None = None,
-    ) -> None:
-        self._kv_cache = kv_cache
-        self._prefix_store = prefix_store
-        self._swap_file = swap_file
+    _kv_cache: KVCache
+    _prefix_store: PrefixStore | None = None
+    _swap_file: SwapFile | None = None
 
     def run(self, ops: Sequence[BlockOp]) -> None:
         """Runs operations in order. Neighbours of one kind move their blocks together: a device is waited for once.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,6 +52,7 @@ def _format_of(model: StoredModel, *tensors: str) -> MatrixFormat:
     raise ValueError(f"{model.tensors.location}: tensor {' or '.join(candidates)} is missing")
 
 
+@dataclass(eq=False)
 class PlannedParameters(Parameters):
     """The `Parameters` of a decoder that is compiled for its `scratch_bytes` and does not run.
 
@@ -63,13 +65,10 @@ class PlannedParameters(Parameters):
         num_bytes: of all weights in memory, without the padding of kernels' layouts.
     """
 
-    def __init__(
-        self, weights: Weights, find_formats: FindFormats, weight_format: IntegerFormat | None
-    ) -> None:
-        self.num_bytes = 0
-        self._weights = weights
-        self._find_formats = find_formats
-        self._format = weight_format
+    _weights: Weights
+    _find_formats: FindFormats
+    _format: IntegerFormat | None
+    num_bytes: int = 0
 
     def make(self, weight: Weight) -> Any:
         match weight.kind:

@@ -3,6 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
@@ -46,6 +47,7 @@ def hash_of_block(parent_hash: bytes, tokens: bytes) -> bytes:
     return hashlib.sha256(parent_hash + tokens).digest()
 
 
+@dataclass(eq=False, slots=True)
 class BlockTable:
     """The blocks of one request in one group, in order: token p is in slot p % block_size of block
     p // block_size.
@@ -61,26 +63,14 @@ class BlockTable:
             blocks as somebody asked for. The first `num_freed` blocks are `FREED`.
     """
 
-    __slots__ = (
-        "_block_ids",
-        "_block_size",
-        "blocks",
-        "group",
-        "keys",
-        "num_freed",
-        "request",
-        "window",
-    )
-
-    def __init__(self, request: Request, block_size: int, group: int, window: int | None) -> None:
-        self.request = request
-        self.group = group
-        self.window = window
-        self.blocks: list[Block] = []
-        self.keys: list[BlockKey] = []
-        self.num_freed = 0
-        self._block_size = block_size
-        self._block_ids: tuple[int, ...] | None = None
+    request: Request
+    _block_size: int
+    group: int
+    window: int | None
+    blocks: list[Block] = field(default_factory=list)
+    keys: list[BlockKey] = field(default_factory=list)
+    num_freed: int = 0
+    _block_ids: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -1,6 +1,7 @@
 """Recurrent states: each request's slot, its copy from before a step with drafts, and snapshots of prefixes."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pellucid.scheduling.block_ops import BlockOp, Copy, Save, Slot, SlotKind
@@ -27,6 +28,7 @@ class Checkpoint(NamedTuple):
     num_tokens: int
 
 
+@dataclass(eq=False, slots=True)
 class RequestStates:
     """The states of a request.
 
@@ -38,14 +40,11 @@ class RequestStates:
         latest_snapshot: tokens of the latest snapshot of the output; None: there is none.
     """
 
-    __slots__ = ("checkpoint", "diverges_at", "latest_snapshot", "slot", "snapshot_slot")
-
-    def __init__(self) -> None:
-        self.slot: int | None = None
-        self.checkpoint: Checkpoint | None = None
-        self.snapshot_slot: int | None = None
-        self.diverges_at = 0
-        self.latest_snapshot: int | None = None
+    slot: int | None = None
+    checkpoint: Checkpoint | None = None
+    snapshot_slot: int | None = None
+    diverges_at: int = 0
+    latest_snapshot: int | None = None
 
 
 class RecurrentStates:

@@ -110,6 +110,7 @@ def json_reply(value: Any, status: int = 200) -> Reply:
     return Reply(msgspec.json.encode(value), status)
 
 
+@dataclass(eq=False)
 class Endpoint:
     """An ASGI application for one route.
 
@@ -122,21 +123,12 @@ class Endpoint:
         gate: raises an ApiError for a call that would be refused whatever its body says.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        limits: Limits,
-        clock: "StreamClock",
-        bodies: BodyMemory,
-        role: Role = Role.INFERENCE,
-        gate: Callable[[Caller], None] = lambda caller: None,
-    ) -> None:
-        self._handler = handler
-        self._limits = limits
-        self._clock = clock
-        self._bodies = bodies
-        self._role = role
-        self._gate = gate
+    _handler: Handler
+    _limits: Limits
+    _clock: "StreamClock"
+    _bodies: BodyMemory
+    _role: Role = Role.INFERENCE
+    _gate: Callable[[Caller], None] = lambda caller: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, caller = scope["pellucid"]

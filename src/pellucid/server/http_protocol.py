@@ -3,6 +3,7 @@
 import time
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
@@ -31,6 +32,11 @@ def chunk_format(*parts: bytes) -> bytes:
 _CHUNK = chunk_format(b"", b"")
 
 
+def do_nothing() -> None:
+    pass
+
+
+@dataclass(eq=False, slots=True)
 class BodyWriter:
     """Writes chunks of a reply's body to its connection without waiting.
 
@@ -45,23 +51,16 @@ class BodyWriter:
         last_time: when the last chunk was written, on the event loop's clock.
     """
 
-    __slots__ = (
-        "_clock",
-        "_transport",
-        "is_gone",
-        "is_paused",
-        "last_time",
-        "on_gone",
-        "on_writable",
-    )
+    _transport: Transport
+    _clock: Callable[[], float]
+    is_paused: bool = False
+    on_writable: Callable[[], None] = do_nothing
+    is_gone: bool = False
+    on_gone: Callable[[], None] = do_nothing
+    last_time: float = field(init=False)
 
-    def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
-        self._transport = transport
-        self._clock = clock
-        self.is_paused = self.is_gone = False
-        self.on_writable: Callable[[], None] = do_nothing
-        self.on_gone: Callable[[], None] = do_nothing
-        self.last_time = clock()
+    def __post_init__(self) -> None:
+        self.last_time = self._clock()
 
     def write(self, data: bytes) -> None:
         """Sends data as a chunk."""
@@ -72,10 +71,6 @@ class BodyWriter:
         self.last_time = self._clock()
         if not self._transport.is_closing():
             self._transport.write(chunk)
-
-
-def do_nothing() -> None:
-    pass
 
 
 @lru_cache(maxsize=1)

@@ -217,6 +217,7 @@ class _DeltaWriter:
             self.ended.set_exception(error)
 
 
+@dataclass(eq=False, slots=True)
 class _PromptDeltaWriter:
     """Writes the deltas of one prompt's completions.
 
@@ -224,21 +225,12 @@ class _PromptDeltaWriter:
         fail: told of an error.
     """
 
-    __slots__ = ("_body", "_fail", "_index", "_prompt_index", "_text_chunks", "_writer")
-
-    def __init__(
-        self,
-        prompt_index: int,
-        writer: StreamWriter,
-        body: BodyWriter,
-        fail: Callable[[Exception], None],
-    ) -> None:
-        self._prompt_index = prompt_index
-        self._writer = writer
-        self._body = body
-        self._fail = fail
-        self._index = 0  # of the completion whose delta came last
-        self._text_chunks: TextChunks | None = None  # of this completion
+    _prompt_index: int
+    _writer: StreamWriter
+    _body: BodyWriter
+    _fail: Callable[[Exception], None]
+    _index: int = 0  # of the completion whose delta came last
+    _text_chunks: TextChunks | None = None  # of this completion
 
     def on_delta(self, delta: CompletionDelta) -> bool:
         """Writes a delta, unless the client is slow."""

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 from pellucid.inputs.conversation import argument_object
 from pellucid.outputs import CompletionDelta
 from pellucid.server.streaming import TextChunks
-from pellucid.text.reasoning_tokens import ReasoningTokens
+from pellucid.text.reasoning_tokens import ReasoningState, ReasoningTokens
 from pellucid.text.responses import deltas
 from pellucid.text.responses.parser import ResponseParser
 
@@ -21,6 +22,7 @@ class BlockKind(Enum):
     CALL = "call"
 
 
+@dataclass(eq=False, slots=True)
 class Block:
     """A text, a reasoning or a call of an answer, so far.
 
@@ -32,16 +34,11 @@ class Block:
         parts: of its text; joined on demand, because appending to a string copies it.
     """
 
-    __slots__ = ("call_id", "index", "kind", "name", "parts")
-
-    def __init__(
-        self, index: int, kind: BlockKind, call_id: str | None = None, name: str | None = None
-    ) -> None:
-        self.index = index
-        self.kind = kind
-        self.call_id = call_id
-        self.name = name
-        self.parts: list[str] = []
+    index: int
+    kind: BlockKind
+    call_id: str | None = None
+    name: str | None = None
+    parts: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -74,6 +71,7 @@ class BlockEvent(msgspec.Struct, gc=False):
     text: str = ""
 
 
+@dataclass(eq=False, slots=True)
 class AnswerBlocks:
     """Splits one answer into blocks while it arrives: a block ends where a part of another kind begins.
 
@@ -86,26 +84,16 @@ class AnswerBlocks:
         open_block: the last one, until it ends.
     """
 
-    __slots__ = (
-        "_num_read_tokens",
-        "_parser",
-        "_reasoning",
-        "_reasoning_state",
-        "_text_chunks",
-        "blocks",
-        "open_block",
-    )
+    _parser: ResponseParser | None
+    _reasoning: ReasoningTokens | None = None
+    blocks: list[Block] = field(default_factory=list)
+    open_block: Block | None = None
+    _reasoning_state: ReasoningState | None = field(init=False)
+    _num_read_tokens: int = 0
+    _text_chunks: TextChunks | None = None
 
-    def __init__(
-        self, parser: ResponseParser | None, reasoning: ReasoningTokens | None = None
-    ) -> None:
-        self.blocks: list[Block] = []
-        self._parser = parser
-        self._reasoning = reasoning
-        self._reasoning_state = None if reasoning is None else reasoning.first
-        self.open_block: Block | None = None
-        self._num_read_tokens = 0
-        self._text_chunks: TextChunks | None = None
+    def __post_init__(self) -> None:
+        self._reasoning_state = None if self._reasoning is None else self._reasoning.first
 
     @property
     def num_tokens(self) -> int:
