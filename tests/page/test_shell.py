@@ -11,8 +11,9 @@ import pytest
 from page.browser import wait_until
 from page.conftest import wait_for_all_events
 from pellucid.observing.event_recording import read_recording
-from pellucid.observing.page_export import DEMO_TRACE, export_page
-from pellucid.observing.page_files import WEB_FOLDER
+from pellucid.observing.page_bundle import export_file
+from pellucid.observing.page_export import export_page
+from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
 
 VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat")
 
@@ -109,3 +110,24 @@ def test_a_recording_that_was_cut_is_shown_as_far_as_it_is_whole(
         assert opened.evaluate("pellucid.store.requests.size") > 0
         opened.close()
         files.shutdown()
+
+
+def test_a_page_in_one_file_opens_from_a_disk(browser: Any, tmp_path: Path) -> None:
+    export_file(tmp_path / "run.html", None)
+    opened = browser.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: message.type == "error" and problems.append(message.text))
+    opened.goto((tmp_path / "run.html").as_uri())
+    wait_until(opened, "pellucid.source.status.value === 'ended'")
+    recorded = list(read_recording(WEB_FOLDER / DEMO_TRACE))
+    assert opened.evaluate("pellucid.store.head.seq") == max(
+        event["seq"] for event in recorded if event["ev"] != "snapshot"
+    )
+    for number, title in enumerate(VIEWS, 1):
+        opened.keyboard.press(str(number))
+        opened.locator(f"main.view-{title.lower()} h2").first.wait_for()
+    opened.keyboard.press("8")
+    opened.get_by_role("button", name="Use the recorded run").first.wait_for()
+    assert problems == []
+    opened.close()

@@ -1,5 +1,6 @@
 """The page as a folder, the bundled demonstration, and the verbs trace and page."""
 
+import base64
 import http.client
 import json
 import re
@@ -10,8 +11,8 @@ import pytest
 
 from pellucid.cli.app import run_command_line
 from pellucid.observing.event_recording import read_recording
-from pellucid.observing.page_export import DEMO_TRACE, export_page
-from pellucid.observing.page_files import WEB_FOLDER
+from pellucid.observing.page_export import export_page
+from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
 from pellucid.observing.traces.state import TraceState
 
 DEMO = WEB_FOLDER / DEMO_TRACE
@@ -114,3 +115,35 @@ def test_page_serves_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     servers[0].shutdown()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_one_file_has_all_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "run.html"
+    assert run_command_line(["page", "export", str(path)]) == 0
+    text = path.read_text()
+    assert len(text) <= 1.5e6
+    found = re.search(r'<script type="importmap">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    modules = json.loads(found[1])["imports"]
+    wanted = {"pellucid/app.js"}
+    for address in modules.values():
+        body = base64.b64decode(address.partition(",")[2]).decode()
+        wanted |= set(re.findall(r'\bfrom\s*"([^"]+)"', body)) - {","}
+        assert not re.search(r'\b(from|import)\s*[("`]+\.', body)
+    assert wanted <= modules.keys()
+    for view in ("generate", "chat"):  # app.js imports them by name
+        assert f"pellucid/views/{view}.js" in modules
+    trace = base64.b64encode(DEMO.read_bytes()).decode()
+    assert trace in text
+    outside = re.findall(r"(?:src|href)=\"(?!data:)[^\"]*\"", text.replace(found[0], ""))
+    assert outside == []
+
+
+def test_one_file_is_not_written_for_what_is_no_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.jsonl").write_text("nothing\n")
+    path = tmp_path / "run.html"
+    assert run_command_line(["page", "export", str(path), "--trace", str(tmp_path / "trace.jsonl")])
+    assert "line 1 is not JSON" in capsys.readouterr().err
+    assert not path.exists()

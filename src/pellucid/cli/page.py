@@ -16,7 +16,9 @@ def page(
     recording: str | None = argument(
         "RECORDING", "A recording to show, or the word export. Left out: the bundled demonstration."
     ),
-    directory: Path | None = argument("DIR", "With export: the folder to write."),
+    target: Path | None = argument(
+        "DIR|FILE.html", "With export: the folder to write, or the one file."
+    ),
     *,
     trace: Path | None = OTHERS.option(
         "FILE",
@@ -28,19 +30,29 @@ def page(
     """Show a recording on the live page.
 
     Serves the page with a recording at http://127.0.0.1 until Ctrl-C; no model is loaded. pellucid page
-    export DIR writes the page and a recording as a folder, for any web server. pellucid serve shows the page of
-    a running engine.
+    export DIR writes the page and a recording as a folder, for any web server; pellucid page export FILE.html
+    as one file, which a browser opens from a disk too. pellucid serve shows the page of a running engine.
     """
+    from pellucid.observing.page_bundle import export_file
     from pellucid.observing.page_export import export_page
 
     if recording == EXPORT:
-        if directory is None:
-            raise ValueError("page export: needs a folder, as in pellucid page export DIR")
-        index = export_page(directory, trace)
-        note(f"{index}: put {directory} on a web server; modules do not load from file://")
+        if target is None:
+            raise ValueError(
+                "page export: needs a folder or a file, as in pellucid page export run.html"
+            )
+        if target.suffix == ".html":
+            export_file(target, trace)
+            note(f"{target}: open it in a browser, or send it to somebody")
+            return
+        index = export_page(target, trace)
+        note(
+            f"{index}: put {target} on a web server; a browser opens {target}.html from a disk,"
+            " if you export to that"
+        )
         return
-    if directory is not None or trace is not None:
-        raise ValueError(f"{directory or '--trace'}: needs pellucid page export")
+    if target is not None or trace is not None:
+        raise ValueError(f"{target or '--trace'}: needs pellucid page export")
     if not 0 <= port < 2**16:
         raise ValueError(f"--port {port}: must be in 0..65535")
     with tempfile.TemporaryDirectory() as folder:

@@ -5,10 +5,8 @@ import shutil
 from pathlib import Path
 
 from pellucid.observing.event_recording import read_recording
-from pellucid.observing.page_files import page_files, security_policy
+from pellucid.observing.page_files import DEMO_TRACE, NO_TRACE, page_files, security_policy
 
-DEMO_TRACE = "traces/demo.jsonl.gz"  # below web/
-NO_TRACE = '<meta name="pellucid-trace" content="">'  # in index.html
 TRACE = "trace.jsonl"  # in the folder; .gz behind it if the trace is compressed
 
 

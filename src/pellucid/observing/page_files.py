@@ -17,7 +17,10 @@ MEDIA_TYPES = {
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+DEMO_TRACE = "traces/demo.jsonl.gz"  # below web/
+# In index.html:
+NO_TRACE = '<meta name="pellucid-trace" content="">'
+IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def security_policy(index: str) -> str:
     Args:
         index: index.html as it is sent; its import map, the only inline script, is allowed by its hash.
     """
-    found = _IMPORT_MAP.search(index)
+    found = IMPORT_MAP.search(index)
     assert found is not None
     import_map = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
     return "; ".join(

@@ -2,6 +2,7 @@
 // Where the events come from: a server's stream or a recorded trace. Fills the store, ten times a second at most.
 
 import { signal } from "@preact/signals-core";
+import { fileUrl } from "./files.js";
 import { Store } from "./store.js";
 
 /** Between two moments that the page shows: texts and pictures change together, and a frame has time for all of them. */
@@ -13,7 +14,7 @@ export const PACE_MS = 100;
  * @param {Settings} settings
  */
 export function createSource(store, cursor, settings) {
-  const url = new URL("./worker.js", import.meta.url).href;
+  const url = fileUrl("state/worker.js");
   const worker = new Worker(/** @type {any} */ (trusted(url)), { type: "module" });
   const status = signal(/** @type {StreamStatus} */ ("connecting"));
   const message = signal("");
@@ -135,7 +136,7 @@ export function createSource(store, cursor, settings) {
     open(path) {
       clear();
       name.value = path.split("/").at(-1) ?? path;
-      worker.postMessage({ kind: "trace", url: new URL(`../${path}`, import.meta.url).href });
+      worker.postMessage({ kind: "trace", url: fileUrl(path), name: name.value });
     },
   };
 }
@@ -149,7 +150,7 @@ function trusted(url) {
   if (!types) return url;
   const policy = types.createPolicy("pellucid", {
     createScriptURL: (/** @type {string} */ given) => {
-      if (new URL(given).origin !== location.origin) throw new TypeError(`${given}: not of this page`);
+      if (given !== url) throw new TypeError(`${given}: not the worker of this page`);
       return given;
     },
   });

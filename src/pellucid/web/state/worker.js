@@ -100,7 +100,7 @@ async function readTrace(order, signal) {
   tell("connecting");
   const reply = await fetch(order.url, { signal });
   if (!reply.ok || !reply.body) {
-    tell("refused", `${order.url}: status ${reply.status}`, reply.status);
+    tell("refused", `${order.name}: status ${reply.status}`, reply.status);
     return;
   }
   const reader = reply.body.getReader();
@@ -140,7 +140,7 @@ async function readTrace(order, signal) {
       }
       isCut ||= event === null && done && line === parts.at(-1) && number > 1;
       if (isCut) break;
-      if (typeof event?.ev !== "string") throw new Error(`${order.url}: line ${number} is no event`);
+      if (typeof event?.ev !== "string") throw new Error(`${order.name}: line ${number} is no event`);
       poster.add(event);
     }
     if (done) break;

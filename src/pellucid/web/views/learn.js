@@ -6,6 +6,7 @@ import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
 import { batching, challenge, keysValues, memory, oneToken, speculation, withWithout } from "../lesson/steps.js";
 import { Panel, useKeys } from "../parts/panel.js";
+import { fileUrl } from "../state/files.js";
 
 export const STEPS = [oneToken, keysValues, withWithout, memory, speculation, batching, challenge];
 const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["questions", "Questions"], ["record", "Your record"]]);
@@ -76,7 +77,7 @@ function firstOpen(all) {
 function useRecorded() {
   const found = useSignal(/** @type {any} */ (null));
   useEffect(() => {
-    fetch(new URL("../traces/lessons.json", import.meta.url)).then(async (reply) => {
+    fetch(fileUrl("traces/lessons.json")).then(async (reply) => {
       if (reply.ok) found.value = await reply.json();
     }, () => {});
   }, []);
