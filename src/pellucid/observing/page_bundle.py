@@ -7,6 +7,7 @@ import html
 import json
 import posixpath
 import re
+from functools import partial
 from pathlib import Path
 
 from pellucid.observing.event_recording import read_recording
@@ -58,7 +59,7 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
     imports = {name: _address(files, path.removeprefix("./")) for name, path in libraries.items()}
     for path in files.files:
         if path.endswith(".js"):
-            body = _RELATIVE.sub(lambda match, path=path: _named(match, path), _text(files, path))
+            body = _RELATIVE.sub(partial(_named, path), _text(files, path))
             imports[_NAMES + path] = _data_address("text/javascript", body.encode())
     data = {path: _address(files, path) for path in _DATA}
     data[_WORKER] = _worker(files)
@@ -95,7 +96,7 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
     return index
 
 
-def _named(match: re.Match[str], importer: str) -> str:
+def _named(importer: str, match: re.Match[str]) -> str:
     """An import of a module by its name in the import map, in place of its path from the importer."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(importer), match[3]))
     return f"{match[1]}{match[2]}{_NAMES}{path}{match[2]}"
