@@ -164,25 +164,19 @@ class Trial:
 INT8, INT4 = KV_FORMATS["int8"], KV_FORMATS["int4"]
 int8_keys, int8_values = as_stored(INT8.keys), as_stored(INT8.values)
 int4_keys, int4_values = as_stored(INT4.keys), as_stored(INT4.values)
+grouped_8_bits = as_stored(NumberFormat("int8", 8, GROUP))
 in_kernels: dict[str, Any] = {"query_dims": GROUP, "has_codes": True}
 TRIALS = (
     Trial("bf16", in_bf16, in_bf16),
     Trial("int8, K and V alone", int8_keys, int8_values),
     Trial("int8, K alone", int8_keys),
     Trial("int8, V alone", values=int8_values),
-    Trial("int8, queries", int8_keys, int8_values, query_dims=GROUP),
-    Trial("int8, queries, scale for 16", int8_keys, int8_values, query_dims=16),
+    Trial("int8, queries", int8_keys, int8_values, query_dims=GROUP, rotated_dims=32),
     Trial("int8, probabilities", int8_keys, int8_values, has_codes=True),
-    Trial("int8, all", int8_keys, int8_values, **in_kernels),
-    Trial("int8, V g32, all", int8_keys, as_stored(NumberFormat("int8", 8, 32)), **in_kernels),
-    Trial(
-        "int8, K g16, all",
-        as_stored(NumberFormat("int8", 8, 16)),
-        int8_values,
-        query_dims=16,
-        has_codes=True,
-    ),
-    Trial("int8, K rotated, all", RotatedCodes(8), int8_values, rotated_dims=32, **in_kernels),
+    Trial("int8, all", int8_keys, int8_values, rotated_dims=32, **in_kernels),
+    Trial("int8, V g32, all", int8_keys, grouped_8_bits, rotated_dims=32, **in_kernels),
+    Trial("int8, not rotated, K and V alone", grouped_8_bits, int8_values),
+    Trial("int8, not rotated, all", grouped_8_bits, int8_values, **in_kernels),
     Trial("int4, all", int4_keys, int4_values, rotated_dims=32, **in_kernels),
     Trial("int4, V alone", values=int4_values),
     Trial("int4, V g64 alone", values=RotatedCodes(4, 64)),

@@ -25,13 +25,13 @@ constexpr std::int64_t kScaleBytes = 2;
 // The sizes and distances of a layer of the group, as if its blocks stood one after the other.
 KVView view_of(const KVShape& shape, const KVGroup& group) {
   const FormatFacts& format = kFormats[static_cast<int>(shape.format)];
-  const std::int64_t padding = format.value_bits == 4 ? kKVGroupDims : 16;
+  const std::int64_t padding = format.key_bits <= 8 ? kKVGroupDims : 16;
   KVView view{};
   view.block_size = shape.block_size;
   view.num_kv_heads = group.num_kv_heads;
   view.head_dim = group.head_dim;
   view.padded_dim = round_up(group.head_dim, padding);
-  const std::int64_t num_groups = round_up(view.padded_dim, kKVGroupDims) / kKVGroupDims;
+  const std::int64_t num_groups = view.padded_dim / kKVGroupDims;
   if (format.key_bits <= 8) view.key_groups = num_groups;
   if (format.value_bits == 8) view.value_groups = 1;
   if (format.value_bits == 4) view.value_groups = num_groups;

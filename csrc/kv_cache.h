@@ -16,12 +16,13 @@
 //   format     cell                                    group of numbers that share a scale
 //   f32        1 number, 4 bytes                       none
 //   bf16       2 numbers                               none
-//   int8       4 numbers; K: code + 128, V: code       K: 32 dimensions of a token, V: its head
-//   int4       8 numbers: 0..3 in the low halves of    32 dimensions of a token, rotated:
-//              4 bytes, 4..7 in the high ones; code+8  kernels/hadamard.h
+//   int8       4 numbers; K: code + 128, V: code       K: 32 dimensions of a token, rotated:
+//                                                      kernels/hadamard.h; V: its head
+//   int4       8 numbers: 0..3 in the low halves of    32 dimensions of a token, rotated
+//              4 bytes, 4..7 in the high ones; code+8
 //   int8,int4  K as in int8, V as in int4
 //
-// Dimensions are padded with zeros to 16, with int4 to 32.
+// Dimensions are padded with zeros to 16, with codes to 32.
 //
 // A model's layers may be in several groups, each with block tables of its own. A block then holds
 // keys and values of one group. All blocks have the size of the largest group's.

@@ -46,7 +46,7 @@ struct KVView {
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::int64_t padded_dim;    // head_dim and zeros
-  std::int64_t key_groups;    // scales of a token's K; the last may have fewer dimensions
+  std::int64_t key_groups;    // scales of a token's K
   std::int64_t value_groups;  // scales of a token's V
 
   std::uint8_t* tile(std::int64_t block, std::int64_t kv_head, std::int64_t tile_of_block) const {

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "attention_kernels.h"
-#include "hadamard.h"
 #include "kv_quantizer.h"
 
 namespace pellucid {
@@ -24,18 +23,16 @@ inline void put_code(std::uint8_t* cell, std::int64_t input, int code) {
   }
 }
 
-// Quantizes x [size] in groups of `group_dims`, vectors of 4 bits after their rotation. Calls
-// put(d, code) for every dimension [0, padded) and sets scales[group * kTileTokens].
+// Quantizes x [size], of whole groups with 4 bits, in groups of `group_dims`. Calls put(d, code)
+// for every dimension [0, padded) and sets scales[group * kTileTokens].
 template <class S, int kBits, class F>
 inline void quantize_vector(const float* x, std::int64_t size, std::int64_t padded,
                             std::int64_t group_dims, std::uint16_t* scales, F put) {
-  alignas(64) float rotated[kBits == 4 ? kMaxHeadDim : 1];
-  if constexpr (kBits == 4) hadamard::rotate_groups(x, size, padded, hadamard::kIn, rotated);
   for (std::int64_t first = 0; first < padded; first += group_dims, scales += kTileTokens) {
     const std::int64_t dims = padded - first < group_dims ? padded - first : group_dims;
     alignas(64) std::int8_t codes[kMaxHeadDim];
     if constexpr (kBits == 4) {
-      *scales = KVQuantizer<S, 4>::quantize(rotated + first, codes);
+      *scales = KVQuantizer<S, 4>::quantize(x + first, codes);
     } else {
       const std::int64_t rest = size - first;
       *scales = KVQuantizer<S, 8>::quantize(x + first, rest < dims ? rest : dims, dims, codes);

@@ -1,12 +1,13 @@
-// Scores of keys in codes of 8 or 4 bits with queries in codes of 8 bits. Products are summed
-// exactly within a group of dimensions, and groups in f32. A lane of scores is a key, so the key's
-// scale applies to the lane.
+// Scores of keys in codes of 8 or 4 bits with queries in codes of 8 bits. Both are rotated, so
+// their products are those of keys and queries. Products are summed exactly within a group of
+// dimensions, and groups in f32. A lane of scores is a key, so the key's scale applies to the lane.
 #pragma once
 
 #include <cstdint>
 
 #include "attention_kernels.h"
 #include "attention_products.h"
+#include "hadamard.h"
 #include "int8_codes.h"
 #include "kv_cells.h"
 #include "quantized_tile.h"
@@ -22,26 +23,19 @@ struct QuantizedKeys {
   static constexpr int kBits = Codes::kBits;
   static constexpr int kCellInputs = 4 * Codes::kQuads;
   static constexpr std::int64_t kStepBytes = kTileTokens * kCodeCellBytes;
+  static constexpr std::int64_t kGroupSteps = kKVGroupDims / kCellInputs;
 
  public:
   // Each group of a query has a scale of its own, as the keys' groups have.
   static void prepare(const KVView& kv, const float* q, float scale, std::int64_t row,
                       const QueryRows& queries) {
     std::int8_t* const codes = static_cast<std::int8_t*>(queries.values) + row * kv.padded_dim;
-    alignas(64) float rotated[kBits == 4 ? kMaxHeadDim : 1];
-    std::int64_t size = kv.head_dim;
-    if constexpr (kBits == 4) {
-      hadamard::rotate_groups(q, size, kv.padded_dim, hadamard::kOut, rotated);
-      q = rotated;
-      size = kv.padded_dim;
-    }
+    alignas(64) float rotated[kMaxHeadDim];
+    hadamard::rotate_groups(q, kv.head_dim, kv.padded_dim, hadamard::kOut, rotated);
     for (std::int64_t g = 0; g < kv.key_groups; ++g) {
       const std::int64_t first = g * kKVGroupDims;
-      const auto within = [&](std::int64_t end) {
-        return end - first < kKVGroupDims ? end - first : std::int64_t{kKVGroupDims};
-      };
       float& group_scale = queries.scales[row * kv.key_groups + g];
-      const std::int32_t sum = quantize_group<S>(q + first, within(size), within(kv.padded_dim),
+      const std::int32_t sum = quantize_group<S>(rotated + first, kKVGroupDims, kKVGroupDims,
                                                  codes + first, &group_scale);
       group_scale *= scale;
       queries.starts[row * kv.key_groups + g] = -Codes::kZeroPoint * sum;
@@ -50,7 +44,9 @@ struct QuantizedKeys {
 
   // Stores a token's k [D] in its tile.
   static void store(const KVView& kv, const float* k, std::int64_t token, std::uint8_t* tile) {
-    quantize_vector<S, kBits>(k, kv.head_dim, kv.padded_dim, kKVGroupDims,
+    alignas(64) float rotated[kMaxHeadDim];
+    hadamard::rotate_groups(k, kv.head_dim, kv.padded_dim, hadamard::kIn, rotated);
+    quantize_vector<S, kBits>(rotated, kv.padded_dim, kv.padded_dim, kKVGroupDims,
                               key_scales(kv, tile) + token, [&](std::int64_t d, int code) {
                                 put_code<kBits>(
                                     tile + d / kCellInputs * kStepBytes + token * kCodeCellBytes,
@@ -96,15 +92,13 @@ struct QuantizedKeys {
     }
     const std::int8_t* codes = q.values[0];
     for (std::int64_t g = 0; g < kv.key_groups; ++g) {
-      const std::int64_t rest = kv.padded_dim - g * kKVGroupDims;
-      const std::int64_t num_steps = (rest < kKVGroupDims ? rest : kKVGroupDims) / kCellInputs;
       typename S::I32 sums[kRows][kTileVectors];
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kTileVectors; ++v) {
           sums[r][v] = S::broadcast_i32(starts[r * kv.key_groups + g]);
         }
       }
-      add_code_products<S, Codes, kRows, kTileVectors>(columns, kStepBytes, num_steps, codes,
+      add_code_products<S, Codes, kRows, kTileVectors>(columns, kStepBytes, kGroupSteps, codes,
                                                        kMaxHeadDim, prefetcher, sums);
       for (int v = 0; v < kTileVectors; ++v) {
         const typename S::F32 scale = S::load_bf16(scales[v] + g * kTileTokens);
@@ -112,7 +106,7 @@ struct QuantizedKeys {
           const typename S::F32 both = S::mul(scale, S::broadcast(q.scales[r * kv.key_groups + g]));
           totals[r][v] = S::fma(S::to_f32(sums[r][v]), both, totals[r][v]);
         }
-        columns[v] += num_steps * kStepBytes;
+        columns[v] += kGroupSteps * kStepBytes;
       }
       codes += kKVGroupDims;
     }

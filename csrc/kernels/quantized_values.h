@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "attention_kernels.h"
+#include "hadamard.h"
 #include "kv_cells.h"
 #include "probability_codes.h"
 #include "quantized_tile.h"
@@ -38,8 +39,15 @@ struct QuantizedValues {
   // Stores a token's v [D] in its tile.
   static void store(const KVView& kv, const float* v, std::int64_t token, std::uint8_t* tile) {
     std::uint8_t* const values = tile + kv.value_offset;
+    alignas(64) float rotated[kBits == 4 ? kMaxHeadDim : 1];
+    std::int64_t size = kv.head_dim;
+    if constexpr (kBits == 4) {
+      hadamard::rotate_groups(v, size, kv.padded_dim, hadamard::kIn, rotated);
+      v = rotated;
+      size = kv.padded_dim;
+    }
     quantize_vector<S, kBits>(
-        v, kv.head_dim, kv.padded_dim, group_dims(kv), value_scales(kv, tile) + token,
+        v, size, kv.padded_dim, group_dims(kv), value_scales(kv, tile) + token,
         [&](std::int64_t d, int code) {
           put_code<kBits>(values + token / kCellInputs * step_bytes(kv) + d * kCodeCellBytes,
                           token % kCellInputs, code + kValueZero);

@@ -36,28 +36,34 @@ def normal(*shape: int) -> np.ndarray:
 def test_numbers_are_off_by_half_a_step(stored_as: NumberFormat, head_dim: int) -> None:
     x = normal(50, 3, head_dim) * np.logspace(-20, 20, 50, dtype=np.float32)[:, None, None]
     _, scales = quantize_rows(x, stored_as)
-    width = head_dim if stored_as is VALUES8 else 32
-    steps = np.repeat(np.abs(scales.astype(np.float64)), width, axis=-1)
+    steps = np.abs(scales.astype(np.float64))
     error = np.abs(stored(x, stored_as).astype(np.float64) - x)
-    if stored_as is BITS4:  # what was rotated has its steps, and the rotation keeps lengths
-        groups = np.zeros(steps.shape)
+    numbers = x
+    if stored_as.is_rotated:  # what was rotated has the steps, and the rotation keeps lengths
+        groups = np.zeros((*x.shape[:2], 32 * steps.shape[-1]))
         groups[..., :head_dim] = np.square(error)
-        mean_error = np.sqrt(groups.reshape(*steps.shape[:2], -1, 32).sum(axis=-1) / 32)
-        of_rotated = np.sqrt(2) * steps[..., ::32]  # rotated in, numbers are twice the root of 1/8
-        assert (mean_error <= 0.5 * of_rotated).all()
-        return
-    steps = steps[..., :head_dim]
-    assert (error <= 0.5001 * steps).all()
-    assert np.median(error / steps) < 0.3
-    amax = np.abs(x[..., :width]).max(axis=-1)
-    ratio = 127 * np.abs(scales[..., 0].astype(np.float64)) / amax
-    assert (ratio >= 1 - 1e-6).all() and (ratio <= 1 + 2**-7 + 1e-6).all()
+        mean_error = np.sqrt(groups.reshape(*steps.shape, 32).sum(axis=-1) / 32)
+        # rotated in, numbers are twice the root of 1/8
+        assert (mean_error <= 0.5001 * np.sqrt(2) * steps).all()
+        padded = np.zeros(groups.shape, np.float32)
+        padded[..., :head_dim] = x
+        numbers = rotate(padded, ROTATE_IN)[..., :32]
+    else:
+        assert (error <= 0.5001 * steps).all()
+        assert np.median(error / steps) < 0.3
+    if stored_as.bits == 8:
+        amax = np.abs(numbers).max(axis=-1)
+        ratio = 127 * steps[..., 0] / amax
+        assert (ratio >= 1 - 1e-6).all() and (ratio <= 1 + 2**-7 + 1e-6).all()
 
 
 def test_codes_that_fit_exactly_come_back_exactly() -> None:
     codes = np.arange(-127, 128, dtype=np.float32).reshape(1, 1, -1)
     assert (stored(codes * 0.25, VALUES8) == codes * 0.25).all()
     codes = np.tile(np.arange(-8, 8, dtype=np.float32), 2).reshape(1, 1, -1)
+    whole = np.append(np.arange(-15, 16, dtype=np.float32), 127).reshape(1, 1, -1)
+    x = rotate(whole * np.float32(0.5), ROTATE_BACK)
+    assert (stored(x, KEYS8) == x).all()
     for scale in (0.5, -0.5):  # the extreme one is -8, whichever sign it has
         x = rotate(codes * np.float32(scale), ROTATE_BACK)
         assert (stored(x, BITS4) == x).all()

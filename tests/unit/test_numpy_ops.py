@@ -327,8 +327,8 @@ def tiny_config(num_layers=3):
         (np.float64, "f32", 8),
         (np.float32, "bf16", 2),
         (np.float64, "bf16", 2),
-        (np.float32, "int8", 1 + 2 / 8),
-        (np.float32, "int4", (32 / 2 + 2) / 8),  # a rotated group is stored whole
+        (np.float32, "int8", (32 + 2 + 8 + 2) / (2 * 8)),  # rotated groups of keys are stored whole
+        (np.float32, "int4", (32 / 2 + 2) / 8),
     ],
 )
 def test_kv_bytes_are_what_is_allocated(compute, kv_dtype, number_bytes):

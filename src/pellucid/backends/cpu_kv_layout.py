@@ -22,7 +22,7 @@ def unpack_layer(data: BlockBytes, dtype: str, num_kv_heads: int, head_dim: int)
         dtype: as in `EngineConfig.kv_cache_dtype`.
     """
     keys, values = find_kv_format(dtype).halves
-    padding = GROUP_DIMS if values.name == "int4" else 16
+    padding = 16 if keys.group_dims is None else GROUP_DIMS
     padded_dim = -(-head_dim // padding) * padding
     key_bytes, value_bytes = (TILE_TOKENS * padded_dim * half.bits // 8 for half in (keys, values))
     key_scales = keys.num_groups(padded_dim)

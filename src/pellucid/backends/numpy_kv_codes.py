@@ -11,8 +11,8 @@ bits nine scales are tried; the one whose codes have the smallest squared error 
 Rounding is to nearest even, in f32. A group of less than 2^-100 is zero. One that is not finite has an
 infinite scale and codes 0: it is seen, as NaN, in everything that reads it.
 
-Numbers of 4 bits are those of the head after a Hadamard rotation: one large number then spreads over its
-group (QuaRot, arXiv 2404.00456).
+Keys, and values of 4 bits, are those of the head after a Hadamard rotation: one large number then spreads over
+its group (QuaRot, arXiv 2404.00456).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.ops import HostArray, IntArray
-from pellucid.facts.kv_formats import GROUP_DIMS, NumberFormat
+from pellucid.facts.kv_formats import NumberFormat
 
 # An index of the first axis, or of the first two: which block, and which slot of it.
 Slots: TypeAlias = IntArray | tuple[IntArray, IntArray]
@@ -43,8 +43,8 @@ class CodeRows:
     Args:
         format: of 8 or 4 bits.
         head_dim: D.
-        codes: int8 [*slots, K, D], or two codes + 8 to a byte, [*slots, K, ceil(D / 32) * 16], the even
-            dimension in the low half.
+        codes: int8 [*slots, K, numbers], or two codes + 8 to a byte, [*slots, K, numbers / 2], the even
+            dimension in the low half. `numbers` is D, or that of whole groups if they are rotated.
         scales: bf16 [*slots, K, groups].
     """
 
@@ -94,7 +94,7 @@ def quantize_rows(
     Each group becomes codes on its own.
     """
     *rows, head_dim = x.shape
-    padded = np.zeros((*rows, _padded(number_format, head_dim)), np.float32)
+    padded = np.zeros((*rows, number_format.num_numbers(head_dim)), np.float32)
     padded[..., :head_dim] = x
     if number_format.is_rotated:
         padded = rotate(padded, ROTATE_IN)
@@ -114,7 +114,7 @@ def quantize_rows(
     codes = _rounded(finite, scale, number_format.bits) * ~is_zero
     scales = np.where(is_finite, np.where(is_zero, 0, scale), np.inf)
     return (
-        codes.reshape(padded.shape)[..., : number_format.num_numbers(head_dim)].astype(np.int8),
+        codes.reshape(padded.shape).astype(np.int8),
         scales[..., 0].astype(ml_dtypes.bfloat16),
     )
 
@@ -126,8 +126,8 @@ def restore_rows(
     head_dim: int,
 ) -> Floats:
     """The numbers [T, K, D] that codes and bf16 scales, as `quantize_rows` gives them, stand for."""
-    width = _padded(number_format, head_dim) // number_format.num_groups(head_dim)
-    by_dim = np.repeat(scales.astype(np.float32), width, axis=-1)[..., : codes.shape[-1]]
+    width = codes.shape[-1] // number_format.num_groups(head_dim)
+    by_dim = np.repeat(scales.astype(np.float32), width, axis=-1)
     with np.errstate(invalid="ignore"):  # 0 * infinity: what was not finite
         numbers = codes.astype(np.float32) * by_dim
     if number_format.is_rotated:
@@ -147,17 +147,6 @@ def rotate(x: Floats, factor: np.float32) -> Floats:
             a, b = pairs[..., 0, :], pairs[..., 1, :]
             y = np.stack([a + b, a - b], axis=-2)
     return np.asarray(y.reshape(x.shape))
-
-
-def _padded(number_format: NumberFormat, head_dim: int) -> int:
-    """The numbers of a head with zeros up to whole groups."""
-    group_dims = number_format.group_dims
-    assert group_dims is not None
-    return (
-        head_dim
-        if group_dims >= head_dim and not number_format.is_rotated
-        else (-(-head_dim // GROUP_DIMS) * GROUP_DIMS)
-    )
 
 
 def _rounded(x: Floats, scale: Floats, bits: int) -> Floats:

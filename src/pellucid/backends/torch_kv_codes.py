@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from pellucid.backends.numpy_kv_codes import EXTREME_CODES, ROTATE_BACK, ROTATE_IN, SMALLEST
-from pellucid.facts.kv_formats import GROUP_DIMS, NumberFormat
+from pellucid.facts.kv_formats import NumberFormat
 
 
 def quantize_rows(x: Tensor, number_format: NumberFormat) -> tuple[Tensor, Tensor]:
     """As `numpy_kv_codes.CodeRows` stores x [T, K, D]: codes [T, K, ...], and bf16 scales [T, K, groups]."""
     *rows, head_dim = x.shape
-    width = _padded(number_format, head_dim)
-    padded = torch.nn.functional.pad(x, (0, width - head_dim))
+    padded = torch.nn.functional.pad(x, (0, number_format.num_numbers(head_dim) - head_dim))
     if number_format.is_rotated:
         padded = _rotated(padded, float(ROTATE_IN))
     grouped = padded.reshape(*rows, number_format.num_groups(head_dim), -1)
@@ -25,7 +24,7 @@ def quantize_rows(x: Tensor, number_format: NumberFormat) -> tuple[Tensor, Tenso
     bits = number_format.bits
     scale = _away_from_zero(extreme.abs() / 127) if bits == 8 else _best_scale(finite, extreme)
     codes = _rounded(finite, scale, bits) * ~is_zero
-    codes = codes.reshape(padded.shape)[..., : number_format.num_numbers(head_dim)]
+    codes = codes.reshape(padded.shape)
     scales = torch.where(is_finite, torch.where(is_zero, none, scale), torch.inf)
     return _stored(codes, number_format), scales[..., 0].to(torch.bfloat16)
 
@@ -36,8 +35,8 @@ def restore_rows(
     """The numbers [..., K, D] in f32 that stored codes and scales [..., K, groups] stand for."""
     if number_format.bits == 4:
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2).to(torch.int8) - 8
-    width = _padded(number_format, head_dim) // number_format.num_groups(head_dim)
-    by_dim = scales.float().repeat_interleave(width, dim=-1)[..., : codes.shape[-1]]
+    width = codes.shape[-1] // number_format.num_groups(head_dim)
+    by_dim = scales.float().repeat_interleave(width, dim=-1)
     numbers = codes.float() * by_dim
     if number_format.is_rotated:
         numbers = _rotated(numbers, float(ROTATE_BACK))
@@ -49,14 +48,6 @@ def _stored(codes: Tensor, number_format: NumberFormat) -> Tensor:
         return codes.to(torch.int8)
     halves = (codes + 8).to(torch.uint8)
     return halves[..., 0::2] | halves[..., 1::2] << 4
-
-
-def _padded(number_format: NumberFormat, head_dim: int) -> int:
-    """The numbers of a head with zeros up to whole groups."""
-    assert number_format.group_dims is not None
-    if number_format.group_dims >= head_dim and not number_format.is_rotated:
-        return head_dim
-    return -(-head_dim // GROUP_DIMS) * GROUP_DIMS
 
 
 def _rotated(x: Tensor, factor: float) -> Tensor:

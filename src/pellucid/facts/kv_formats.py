@@ -52,8 +52,8 @@ class KVFormat:
 
 
 _F32, _BF16 = NumberFormat("f32", 32), NumberFormat("bf16", 16)
-# Outliers of keys are dimensions, which a scale of their own group keeps from the others.
-_INT8_KEYS = NumberFormat("int8", 8, GROUP_DIMS)
+# Outliers of keys are dimensions: the rotation spreads each over its group, whose scale keeps it from the others.
+_INT8_KEYS = NumberFormat("int8", 8, GROUP_DIMS, is_rotated=True)
 _INT8_VALUES = NumberFormat("int8", 8, _WHOLE_HEAD)
 _INT4 = NumberFormat("int4", 4, GROUP_DIMS, is_rotated=True)
 KV_FORMATS = {

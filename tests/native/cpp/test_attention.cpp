@@ -276,20 +276,20 @@ Stored quantized(const float* x, std::int64_t size, std::int64_t group, int bits
   return stored;
 }
 
-Stored of_4_bits(const float* x, std::int64_t size) {
+Stored rotated_codes(const float* x, std::int64_t size, int bits) {
   const std::vector<float> all = rotated(x, size, 1.0f / 8.0f);
-  return quantized(all.data(), static_cast<std::int64_t>(all.size()), kKVGroupDims, 4);
+  return quantized(all.data(), static_cast<std::int64_t>(all.size()), kKVGroupDims, bits);
 }
 
-// A query as 8-bit codes, each group with a scale in f32.
+// A query, rotated, as 8-bit codes, each group with a scale in f32.
 std::vector<double> quantized_query(const float* q, std::int64_t size) {
+  const std::vector<float> all = rotated(q, size, 1.0f / 4.0f);
   std::vector<double> numbers;
-  for (std::int64_t begin = 0; begin < size; begin += kKVGroupDims) {
-    const std::int64_t end = std::min<std::int64_t>(begin + kKVGroupDims, size);
+  for (auto group = all.begin(); group != all.end(); group += kKVGroupDims) {
     const float amax = std::abs(*std::max_element(
-        q + begin, q + end, [](float a, float b) { return std::abs(a) < std::abs(b); }));
-    for (std::int64_t i = begin; i < end; ++i) {
-      numbers.push_back(double{amax / 127.0f} * double{std::nearbyint(q[i] * (127.0f / amax))});
+        group, group + kKVGroupDims, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+    for (int i = 0; i < kKVGroupDims; ++i) {
+      numbers.push_back(double{amax / 127.0f} * double{std::nearbyint(group[i] * (127.0f / amax))});
     }
   }
   return numbers;
@@ -305,28 +305,22 @@ Stored in_floats(KVFormat format, const float* x, std::int64_t size) {
 }
 
 bool has_codes(KVFormat format) { return format >= KVFormat::kInt8; }
-bool has_rotated_keys(KVFormat format) { return format == KVFormat::kInt4; }
 bool has_rotated_values(KVFormat format) { return format > KVFormat::kInt8; }
 
 // As they are stored: rotated, if they are.
 Stored stored_key(KVFormat format, const float* k, std::int64_t size) {
-  if (has_rotated_keys(format)) return of_4_bits(k, size);
-  if (has_codes(format)) return quantized(k, size, kKVGroupDims, 8);
+  if (has_codes(format)) return rotated_codes(k, size, format == KVFormat::kInt4 ? 4 : 8);
   return in_floats(format, k, size);
 }
 
 Stored stored_value(KVFormat format, const float* v, std::int64_t size) {
-  if (has_rotated_values(format)) return of_4_bits(v, size);
+  if (has_rotated_values(format)) return rotated_codes(v, size, 4);
   if (has_codes(format)) return quantized(v, size, size, 8);
   return in_floats(format, v, size);
 }
 
 // A query as it meets the stored keys.
 std::vector<double> rounded_query(KVFormat format, const float* q, std::int64_t size) {
-  if (has_rotated_keys(format)) {
-    const std::vector<float> all = rotated(q, size, 1.0f / 4.0f);
-    return quantized_query(all.data(), static_cast<std::int64_t>(all.size()));
-  }
   if (has_codes(format)) return quantized_query(q, size);
   return in_floats(format, q, size).numbers;
 }
