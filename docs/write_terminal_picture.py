@@ -1,6 +1,8 @@
-"""Writes docs/terminal.svg, the picture in README.md: a real session, 80 columns wide.
+"""Writes docs/terminal.svg, the picture in README.md: real sessions in a terminal 80 columns wide.
 
-python docs/write_terminal_picture.py
+    python docs/write_terminal_picture.py
+
+`make chat-real` fetches SmolLM2 if it is not there yet.
 """
 
 import fcntl
@@ -14,6 +16,7 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyte
@@ -22,25 +25,60 @@ from rich.style import Style
 from rich.text import Text
 
 PICTURE = Path(__file__).with_name("terminal.svg")
-COMMANDS = (
-    'pellucid chat "What is a KV cache?"',
-    'pellucid explain "Once upon a time" --max-tokens 40 --seed 1',
-)
 COLUMNS, ROWS = 80, 60
 COLOURS = {"default": None, "brown": "yellow"}  # pyte's names that rich does not know
+PROMPT = "> "  # of the chat
+CTRL_D = "\x04"
 
 
-def screen_after(command: str) -> pyte.Screen:
+@dataclass(frozen=True)
+class Session:
+    """A command, and what is typed each time that its prompt is shown."""
+
+    command: str
+    typed: tuple[str, ...] = ()
+
+
+SESSIONS = (
+    Session(
+        "make chat-real",
+        (
+            "What is the capital of France?\r",
+            "What is it known for? Answer in one sentence.\r",
+            CTRL_D,
+        ),
+    ),
+    Session('pellucid explain "Once upon a time" --max-tokens 40 --seed 1'),
+)
+
+
+class Screen(pyte.Screen):
+    """A screen that answers a program's questions about the terminal, such as where its cursor is."""
+
+    def __init__(self, terminal: int) -> None:
+        super().__init__(COLUMNS, ROWS)
+        self._terminal = terminal
+
+    def write_process_input(self, data: str) -> None:
+        os.write(self._terminal, data.encode())
+
+    @property
+    def awaits_input(self) -> bool:
+        line = self.display[self.cursor.y]
+        return self.cursor.x == len(PROMPT) and line.rstrip() == PROMPT.rstrip()
+
+
+def screen_after(session: Session) -> Screen:
     """What a terminal shows when a command has ended."""
-    screen = pyte.Screen(COLUMNS, ROWS)
-    stream = pyte.ByteStream(screen)
     master, terminal = pty.openpty()
+    screen = Screen(master)
+    stream = pyte.ByteStream(screen)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     environment.pop("NO_COLOR", None)
     with subprocess.Popen(
-        shlex.split(command),
+        shlex.split(session.command),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -48,11 +86,14 @@ def screen_after(command: str) -> pyte.Screen:
         start_new_session=True,
     ) as process:
         os.close(terminal)
+        to_type = list(session.typed)
         while data := _read(master):
             stream.feed(data)
+            if to_type and screen.awaits_input:
+                os.write(master, to_type.pop(0).encode())
     os.close(master)
     if process.returncode != 0:
-        raise SystemExit(f"{command}: ended with status {process.returncode}")
+        raise SystemExit(f"{session.command}: ended with status {process.returncode}")
     return screen
 
 
@@ -63,7 +104,7 @@ def _read(master: int) -> bytes:
         return b""
 
 
-def lines_of(screen: pyte.Screen) -> list[Text]:
+def lines_of(screen: Screen) -> list[Text]:
     """Its lines, up to the last one that is not empty, with their colours."""
     lines = []
     for row in range(ROWS):
@@ -99,7 +140,7 @@ def draw(sessions: list[tuple[str, list[Text]]]) -> str:
 
 
 def main() -> None:
-    sessions = [(command, lines_of(screen_after(command))) for command in COMMANDS]
+    sessions = [(session.command, lines_of(screen_after(session))) for session in SESSIONS]
     PICTURE.write_text(draw(sessions))
 
 

