@@ -1,6 +1,7 @@
 """What llama.cpp makes of a GGUF file: called by benchmarks and tests, in a process of its own.
 
-    python tools/llama_cpp.py LIBRARY logits MODEL TEXTS OUT        .json lists of token ids; .npz, f32 [tokens, V] each
+    python tools/llama_cpp.py LIBRARY logits MODEL TEXTS OUT [--cache TYPE]
+        TEXTS: .json, lists of token ids; OUT: .npz, f32 [tokens, V] each; TYPE: of the KV cache
     python tools/llama_cpp.py LIBRARY quantize MODEL FOLDER TYPE...    writes TYPE.gguf, all matrices in blocks of TYPE
 
 LIBRARY is a shared library with llama.cpp's C interface (llama.h), such as the one that
@@ -48,6 +49,9 @@ class _Params(Structure):
 
 
 _CONTEXT_SIZE, _BATCH_SIZE, _MICRO_BATCH_SIZE = 0, 1, 2  # words of llama_context_params
+# Of keys and of values, in the library of tools/model_packages.txt. Other versions have them elsewhere.
+_CACHE_TYPES = (26, 27)
+CACHE_TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 
 
 class _Batch(Structure):
@@ -97,8 +101,10 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def logits(library: ctypes.CDLL, model_path: Path, texts: list[list[int]]) -> Iterator[np.ndarray]:
-    """Of each token's successor, f32 [tokens, V] for each text, with the f16 cache that is llama.cpp's default."""
+def logits(
+    library: ctypes.CDLL, model_path: Path, texts: list[list[int]], cache_type: str
+) -> Iterator[np.ndarray]:
+    """Of each token's successor, f32 [tokens, V] for each text."""
     model = library.llama_model_load_from_file(
         bytes(model_path), library.llama_model_default_params()
     )
@@ -108,6 +114,10 @@ def logits(library: ctypes.CDLL, model_path: Path, texts: list[list[int]]) -> It
     params = library.llama_context_default_params()
     for word in (_CONTEXT_SIZE, _BATCH_SIZE, _MICRO_BATCH_SIZE):
         params.words[word] = -(-max(map(len, texts)) // 256) * 256
+    for word in _CACHE_TYPES:
+        if params.words[word] != gguf.GGMLQuantizationType.F16:
+            raise RuntimeError("the types of the cache are not where this version has them")
+        params.words[word] = gguf.GGMLQuantizationType[cache_type]
     for token_ids in texts:
         context = library.llama_init_from_model(model, params)
         batch = library.llama_batch_init(len(token_ids), 0, 1)
@@ -178,6 +188,7 @@ def main() -> None:
     command = commands.add_parser("logits")
     for name in ("model", "texts", "out"):
         command.add_argument(name, type=Path)
+    command.add_argument("--cache", default="F16", choices=CACHE_TYPES, help="its type (F16)")
     command = commands.add_parser("quantize")
     for name in ("model", "folder"):
         command.add_argument(name, type=Path)
@@ -185,7 +196,8 @@ def main() -> None:
     args = parser.parse_args()
     library = load_library(args.library)
     if args.command == "logits":
-        np.savez(args.out, *logits(library, args.model, json.loads(args.texts.read_text())))
+        texts = json.loads(args.texts.read_text())
+        np.savez(args.out, *logits(library, args.model, texts, args.cache))
     else:
         quantize(library, args.model, args.folder, args.types)
 

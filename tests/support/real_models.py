@@ -170,7 +170,9 @@ def their_log_probs(name: str, texts: Sequence[Sequence[int]]) -> list[LogProbs]
 # -- llama.cpp -------------------------------------------------------------------------------------
 
 
-def log_probs_of_llama(name: str, texts: Sequence[Sequence[int]]) -> list[LogProbs]:
+def log_probs_of_llama(
+    name: str, texts: Sequence[Sequence[int]], cache_type: str = "F16"
+) -> list[LogProbs]:
     """Of each token's successor by llama.cpp, for each text; skips the test where its library has not been fetched."""
     model, library = real_file(name), Path(os.environ["PELLUCID_TEST_MODELS"], "llama-cpp.so")
     if not library.is_file():
@@ -178,8 +180,8 @@ def log_probs_of_llama(name: str, texts: Sequence[Sequence[int]]) -> list[LogPro
     with tempfile.TemporaryDirectory() as folder:
         token_ids, out = Path(folder, "token_ids.json"), Path(folder, "logits.npz")
         token_ids.write_text(json.dumps([list(text) for text in texts]))
-        command = [sys.executable, str(LLAMA_CPP), str(library), "logits"]
-        subprocess.run([*command, str(model), str(token_ids), str(out)], check=True)
+        command = [sys.executable, str(LLAMA_CPP), str(library), "logits", str(model)]
+        subprocess.run([*command, str(token_ids), str(out), "--cache", cache_type], check=True)
         with np.load(out) as found:
             return [log_softmax(found[f"arr_{index}"]) for index in range(len(texts))]
 
