@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from page.browser import wait_until
+from page.browser import PATIENCE, wait_until
 from page.screenshots import VIEWS
 
 
@@ -207,3 +207,25 @@ def test_keys_may_come_faster_than_the_page_is_drawn(page: Any) -> None:
         document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
     }""")
     assert page.evaluate("pellucid.selection.pos.value") == page.evaluate(last) - 2
+
+
+def test_an_empty_page_shows_a_recorded_run_which_rests_for_those_who_want_no_motion(
+    browser: Any, server: Any
+) -> None:
+    context = browser.new_context(reduced_motion="reduce")
+    context.set_default_timeout(1000 * PATIENCE)
+    page = context.new_page()
+    page.goto(server.url)
+    wait_until(page, "pellucid.store.snapshotSeq >= 0")
+    page.evaluate("() => { pellucid.store.requests.clear(); pellucid.cursor.version.value += 1; }")
+    # It stands at the first choice, with the tokens that the model read.
+    page.locator(".first-run .why", has_text="it chooses ␣Paris").wait_for()
+    drawn = "document.querySelector('.first-run canvas').toDataURL()"
+    still = page.evaluate(drawn)
+    page.wait_for_timeout(200)
+    assert page.evaluate(drawn) == still
+    page.get_by_role("button", name="Play").click()
+    page.locator(".first-run .why", has_text="Decode.").wait_for()
+    page.get_by_role("button", name="Now you").click()
+    wait_until(page, "document.activeElement.id === 'prompt'")
+    context.close()

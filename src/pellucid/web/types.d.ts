@@ -226,6 +226,8 @@ declare global {
     line2: string;
     water: string;
     water2: string;
+    /** Of probabilities. */
+    odds: string;
     sun: string;
     sun2: string;
     coral: string;
@@ -236,6 +238,17 @@ declare global {
     /** Font families. */
     ui: string;
     mono: string;
+  }
+
+  /** A recorded run, for a page where nothing has been generated yet. */
+  interface FirstRun {
+    model: string;
+    /** Tokens of a block. */
+    block_tok: number;
+    /** Texts of the prompt's tokens. */
+    prompt: string[];
+    /** The new tokens: `us` of the forward pass that chose it, the likeliest candidates with their probabilities, and the positions that it read most with their weights. */
+    tokens: { text: string; us: number; cand: [string, number][]; read: [number, number][] }[];
   }
 
   interface Surface {

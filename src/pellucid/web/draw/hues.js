@@ -50,7 +50,7 @@ export function hatch(ctx, x, y, width, height, colour, gap = 5) {
   ctx.restore();
 }
 
-const NAMES = ["paper", "panel", "ink", "ink2", "ink3", "line", "line2", "water", "water2", "sun", "sun2", "coral", "coral2", "leaf"];
+const NAMES = ["paper", "panel", "ink", "ink2", "ink3", "line", "line2", "water", "water2", "odds", "sun", "sun2", "coral", "coral2", "leaf"];
 
 /** @returns {Palette} */
 function read() {

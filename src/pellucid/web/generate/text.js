@@ -5,10 +5,11 @@ import { hueVariable } from "../draw/hues.js";
 import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, duration, Fact, Facts, inBytes, plural, several } from "../parts/numbers.js";
-import { Empty, Panel, RequestName } from "../parts/panel.js";
+import { Panel, RequestName } from "../parts/panel.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
 import { ENDED } from "../state/store.js";
+import { FirstRun } from "./first_run.js";
 
 const MAX_SHOWN = 4096; // tokens: of longer texts the end
 
@@ -37,8 +38,8 @@ export function Text({ session, state, focus, read }) {
     if (focus && session.source.isLive) runs.learnTexts(focus.promptIds);
   }, [focus?.request.req, focus?.promptIds.length]);
   if (!focus) {
-    return html`<${Panel} title="The text" about="nothing has been generated yet">
-      <${Empty}><p>Write a prompt and press <kbd>Enter</kbd>. Each token appears here as the engine chooses it; any client's request shows up as well. <a href="#learn">Learn</a> explains it in six steps.</p><//>
+    return html`<${Panel} title="From a prompt to its words" about="nothing has been generated yet: this is how it goes">
+      <${FirstRun} session=${session} />
     <//>`;
   }
   const actions = html`<button class="quiet" aria-pressed=${state.withIds.value} onClick=${() => (state.withIds.value = !state.withIds.value)}>ids</button>`;
