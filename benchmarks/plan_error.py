@@ -39,7 +39,6 @@ LARGE = 500_000_000  # parameters; larger shapes run the shorter prompt alone
 def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     """The work and the seconds of each workload of a shape, and the ceilings of one thread."""
     from pellucid.backends.quantization.formats import BF16, FORMATS
-    from pellucid.benchmark.kv_bytes import kv_position_bytes
     from pellucid.benchmark.random_model import random_model
     from pellucid.benchmark.session import Session
     from pellucid.benchmark.step_work import StepWork, steps_of
@@ -52,7 +51,7 @@ def measure(shape: str, quantization: str, turns: int) -> dict[str, Any]:
     config = EngineConfig(quantization=quantization, num_threads=1, speculation="off")
     bundled = load_model(config) if shape == BUNDLED else None
     model = find_shape(shape) if bundled is None else bundled.config
-    position = kv_position_bytes(model, config.kv_cache_dtype)
+    position = formulas.kv_position_bytes(model, config.kv_cache_dtype)
     is_large = formulas.matrix_parameters(model) > LARGE
     workloads: list[Workload] = [Prefill(each) for each in PROMPTS[: 1 if is_large else 2]]
     for depth in DEPTHS:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from generated_file import write_or_check
 
 from pellucid.backends.quantization.formats import BF16
-from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES
 from pellucid.cli.output.units import num_bytes
 from pellucid.facts import formulas
+from pellucid.facts.formulas import kv_position_bytes
 from pellucid.shapes import find_shape
 
 PAGE = Path(__file__).with_name("numbers.md")

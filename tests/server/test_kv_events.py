@@ -13,6 +13,7 @@ from pellucid.cli import main
 from pellucid.cluster.block_labels import label
 from pellucid.engine import LLMEngine
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.prefix_index import PrefixIndex
 from pellucid.server.config import KVEventsConfig
 from pellucid.server.kv_events import publisher as publisher_module
@@ -117,7 +118,10 @@ def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
 
 def test_blocks_of_a_text_are_one_event_and_an_idle_batch_is_empty() -> None:
     log = EventLog(2, lambda: 12.5)
-    keys = [BlockKey(bytes([n + 1]) * 32, bytes([n]) * 32, n, (n, n), salt=b"s") for n in range(3)]
+    keys = [
+        BlockKey(bytes([n + 1]) * 32, bytes([n]) * 32, n, (n, n), salt=CacheSalt("s"))
+        for n in range(3)
+    ]
     number, _ = log.first()
     assert number == 12_500_000
     reader = KVEventReader()

@@ -12,9 +12,9 @@ from pellucid.benchmark.estimate import (
     Workload,
     estimate,
 )
-from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES, MachineFacts
 from pellucid.benchmark.planned_model import PlannedModel, find_planned_model
+from pellucid.facts.formulas import kv_position_bytes
 from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import find_shape
 

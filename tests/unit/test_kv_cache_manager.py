@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.block_ops import Copy, Load, Read, Save, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
@@ -102,13 +103,13 @@ def test_a_block_that_is_rolled_back_into_can_no_longer_be_found() -> None:
     assert begin(manager, make_request("b", 12)).num_tokens == 8
     compute(manager, request, 7)  # its second block is shared now: it gets a copy
     assert manager.take_block_ops() == (Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 3)),)
-    other = make_request("c", 12, cache_salt=b"own")
+    other = make_request("c", 12, cache_salt=CacheSalt("own"))
     compute(manager, other, 9)
     assert manager.rewind(other, 6) == 6
     other.num_computed_tokens = 6
     compute(manager, other, 7)  # nobody else has it: it is written in place, and not found
     assert manager.take_block_ops() == ()
-    assert begin(manager, make_request("d", 12, cache_salt=b"own")).num_tokens == 4
+    assert begin(manager, make_request("d", 12, cache_salt=CacheSalt("own"))).num_tokens == 4
 
 
 def test_shared_blocks_do_not_count_as_given_back() -> None:
@@ -312,8 +313,8 @@ def test_a_plan_for_offloaded_blocks_that_are_gone_is_refused() -> None:
 
 # ---- why a prefix is not found
 
-OWN = {"caller": "own", "cache_salt": b"first"}
-SALTED = {"cache_salt": b"second"}
+OWN = {"caller": "own", "cache_salt": CacheSalt("first")}
+SALTED = {"cache_salt": CacheSalt("second")}
 DISABLED = PrefixMatch(0, 0, PrefixMiss(MissReason.DISABLED, 0))
 
 

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from pellucid.scheduling.block import NO_SALT, CacheSalt
 from pellucid.scheduling.request import Request
 from pellucid.speculation.proposers.ngram_index import (
     MAX_MATCH,
@@ -63,7 +64,7 @@ def test_drafts_of_random_copies(seed: int) -> None:
     passages = [[rng.randrange(40) for _ in range(60)] for _ in range(3)]
     for number in range(10):
         request = request_with(f"r{number % 4}", rng.choice(passages)[: rng.randrange(60)], [])
-        request.cache_salt = rng.choice([b"", b"", b"salt"])
+        request.cache_salt = rng.choice([NO_SALT, NO_SALT, CacheSalt("salt")])
         copied = rng.choice([*passages, rng.choice(passages)[:5] * 9])
         while copied and rng.random() < 0.97:
             drafts = lookup.propose([request], {request.request_id: rng.choice([1, 4, 9])})
@@ -181,7 +182,7 @@ def test_another_request_of_that_name_keeps_its_text() -> None:
     assert lookup._texts["a"] is text
 
 
-def ended(prompt: list[int], output: list[int], salt: bytes = b"") -> Request:
+def ended(prompt: list[int], output: list[int], salt: CacheSalt = NO_SALT) -> Request:
     request = request_with("ended", prompt, output)
     request.cache_salt = salt
     return request
@@ -189,12 +190,14 @@ def ended(prompt: list[int], output: list[int], salt: bytes = b"") -> Request:
 
 def test_recent_answers_are_found_by_requests_with_the_same_salt_alone() -> None:
     lookup = PromptLookup()
-    lookup.forget([ended([8, 9], [1, 2, 3, 4, 5], salt=b"mine"), ended([8], [1, 2, 3, 7, 7], b"")])
+    lookup.forget(
+        [ended([8, 9], [1, 2, 3, 4, 5], salt=CacheSalt("mine")), ended([8], [1, 2, 3, 7, 7])]
+    )
     asking = request_with("a", [20, 21], [1, 2, 3])
-    for salt, expected in ((b"mine", [4, 5]), (b"", [7, 7]), (b"yours", None)):
-        asking.cache_salt = salt
+    for own, expected in (("mine", [4, 5]), (None, [7, 7]), ("yours", None)):
+        asking.cache_salt = CacheSalt(own)
         assert lookup.propose([asking], {"a": 6}).get("a") == expected
-    asking.cache_salt = b"mine"
+    asking.cache_salt = CacheSalt("mine")
     assert "a" not in PromptLookup(uses_recent_answers=False).propose([asking], {"a": 6})
 
 
@@ -227,9 +230,9 @@ def test_recent_answers_are_bounded() -> None:
     recent = RecentAnswers()
     for number in range(200):
         output = [rng.randrange(1000) for _ in range(rng.choice([10, 500, 40_000]))]
-        recent.add(ended([1, 2, 3], output, salt=b"%d" % (number % 11)))
+        recent.add(ended([1, 2, 3], output, salt=CacheSalt(str(number % 11))))
         assert recent.num_tokens <= MAX_SALTS * MAX_RECENT_TOKENS
-        salt = b"%d" % (number % 11)
+        salt = CacheSalt(str(number % 11))
         start = max(0, min(len(output), MAX_RECENT_TOKENS // 2 - 10) - 10)
         end = output[start : start + 4]
         assert recent.find(salt, end, 3, 2) == output[start + 4 : start + 6]

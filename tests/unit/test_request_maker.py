@@ -14,10 +14,10 @@ def maker(context_length: int = 64) -> RequestMaker:
     return RequestMaker(fake_model_config(context_length), FakeTokenizer(), context_length)
 
 
-def salt_of(cache_salt: str | None) -> bytes:
+def salt_of(cache_salt: str | None) -> str:
     made = maker()
     prepared = made.prepare([1, 2], SamplingParams(), FakeClock())
-    return made.make("r", prepared, cache_salt=cache_salt)[0].cache_salt
+    return made.make("r", prepared, cache_salt=cache_salt)[0].cache_salt.text
 
 
 def test_answers_share_all_but_their_stream_and_their_tokens() -> None:

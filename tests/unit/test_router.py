@@ -10,6 +10,7 @@ from pellucid.cluster.block_labels import label, prompt_labels
 from pellucid.cluster.cores import core_shares
 from pellucid.cluster.router import Router
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.scheduling.block import NO_SALT
 from support.fake_model import fake_engine
 
 BLOCK = 32
@@ -174,7 +175,7 @@ def test_labels_are_those_of_the_engine() -> None:
     assert (
         len(prompt_labels(prompt[:96], 32, salt)) == 2
     )  # the block with the last token is computed
-    assert prompt_labels(prompt, 32, b"") != told
+    assert prompt_labels(prompt, 32, NO_SALT) != told
 
 
 def test_shares_of_cores() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.request import FinishReason, RequestStatus
 from support.scheduling import (
     BLOCK_SIZE,
@@ -100,7 +101,7 @@ def test_full_blocks_are_found_again_but_never_the_last_token() -> None:
     step(scheduler)
     again, longer = make_request("b", 8, max_tokens=1), make_request("c", 9, max_tokens=1)
     other = make_request("d", 0, max_tokens=1, prompt=(7, *range(1, 9)))
-    salted = make_request("e", 9, max_tokens=1, cache_salt=b"someone else")
+    salted = make_request("e", 9, max_tokens=1, cache_salt=CacheSalt("someone else"))
     for request in (again, longer, other, salted):
         scheduler.add_request(request)
     assert shares(step(scheduler)) == [("b", 4, 8), ("c", 8, 9), ("d", 0, 9), ("e", 0, 9)]

@@ -13,6 +13,7 @@ from pellucid.facts.formulas import BlockNeeds
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import BlockOps, EventRecord, Level, RequestStateChanged
+from pellucid.scheduling.block import NO_SALT, CacheSalt
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
@@ -193,7 +194,10 @@ class Trace:
         width = rng.choice([1, 1, 1, 3, 5])
         is_beam = width > 1 and rng.random() < 0.4
         max_time = rng.choice([None, None, None, 30.0])
-        priority, salt = rng.choice([0, 0, -3, 4]), rng.choice([b"", b"", b"salt"])
+        priority, salt = (
+            rng.choice([0, 0, -3, 4]),
+            rng.choice([NO_SALT, NO_SALT, CacheSalt("salt")]),
+        )
         more, parent = self.more, None
         caller, with_logprobs = more.choice(self.callers), more.random() < 0.15
         if width == 1 and self.requests and more.random() < 0.2:

@@ -12,6 +12,7 @@ from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightM
 from pellucid.backends.ops import Decoder, ForwardBatch, HostArray, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.row_table import RowTable, TableInFile
 from pellucid.facts.host_memory import available_memory
 from pellucid.facts.machine import Arithmetic, Machine
@@ -130,9 +131,9 @@ class Weights(ABC):
     def vector(self, weight: npt.NDArray[Any]) -> Vector:
         """A handle for the norms' weights and biases."""
 
-    @abstractmethod
     def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
         """The result of `quantize_matrix`, bit for bit."""
+        return quantize_matrix(weight, weight_format)
 
 
 class RowQuestion(NamedTuple):

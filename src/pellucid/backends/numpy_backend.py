@@ -65,20 +65,12 @@ class NumpyBackend(Backend):
 
 
 class NumpyDecoder(EagerDecoder):
-    """A decoder over `NumpyOps`. Every number of a weight is a float, whatever its format.
-
-    Args:
-        itemsize: bytes of a number.
-    """
-
-    def __init__(self, decoder: Decoder, config: ModelConfig, itemsize: int) -> None:
-        super().__init__(decoder, config, itemsize)
-        self._itemsize = itemsize
+    """A decoder over `NumpyOps`. Every number of a weight, and between ops, is a float of the same size."""
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """An estimate of the arrays that exist at once in the MLP."""
         numbers_per_token = 6 * self._mlp_width + 4 * self._config.hidden_size
-        return max_num_batched_tokens * numbers_per_token * self._itemsize
+        return round(max_num_batched_tokens * numbers_per_token * self._bytes_per_number)
 
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None

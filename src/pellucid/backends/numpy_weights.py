@@ -11,9 +11,7 @@ from pellucid.backends.base import JoinedHandle, Weights
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
 from pellucid.backends.ops import HostArray
-from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
-from pellucid.backends.quantization.weights import quantize_matrix
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,3 @@ class NumpyWeights(Weights):
 
     def vector(self, weight: npt.NDArray[Any]) -> HostArray:
         return np.ascontiguousarray(weight, dtype=self._dtype)
-
-    def quantize(self, weight: npt.NDArray[Any], weight_format: IntegerFormat) -> QuantizedMatrix:
-        return quantize_matrix(weight, weight_format)

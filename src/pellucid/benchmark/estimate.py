@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pellucid.backends.quantization.formats import BF16, FORMATS
-from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.machine_facts import MachineFacts, Provenance
 from pellucid.benchmark.measured_speed import SecondsByKind, predicted_seconds
 from pellucid.benchmark.planned_model import PlannedModel
@@ -190,7 +189,7 @@ def _active_parameters(model: ModelConfig) -> int:
 def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     """What a request holds of the KV cache and of recurrent states."""
     settings, config = model.settings, model.config
-    position = kv_position_bytes(config, settings.kv_cache_dtype)
+    position = formulas.kv_position_bytes(config, settings.kv_cache_dtype)
     sheet.count(
         "kv_bytes_per_token",
         position,
@@ -297,7 +296,9 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
             bound="compute" if flops / peak > moved / bandwidth else "memory",
         )
 
-    kv_bytes = formulas.KVBytes(config, kv_position_bytes(config, model.settings.kv_cache_dtype))
+    kv_bytes = formulas.KVBytes(
+        config, formulas.kv_position_bytes(config, model.settings.kv_cache_dtype)
+    )
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)
     decode = add_step("decode", context - 1, context, num_requests=work.batch)

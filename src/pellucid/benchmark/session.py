@@ -231,9 +231,6 @@ class _Judge(Judge):
             taken[request_id] = request.end_rule.take(token_ids, request.num_output_tokens)
         return taken
 
-    def advance_searches(self, result: StepResult, now: float) -> None:
-        """No workload has beams."""
-
 
 def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> None:
     """Stores random keys and values in every slot of every layer that has its own."""

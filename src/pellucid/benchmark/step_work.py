@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pellucid.backends.quantization.formats import BF16, FORMATS
-from pellucid.benchmark.kv_bytes import kv_position_bytes
 from pellucid.benchmark.workloads import Prefill, Workload
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
@@ -127,5 +126,5 @@ def model_work(settings: EngineConfig, model: ModelConfig, weight_bytes: float) 
     """Of a model whose weights take so many bytes, in the formats that the settings say."""
     bytes_of = FORMATS.get(settings.quantization, BF16).num_bytes
     scale = weight_bytes / formulas.stored_weight_bytes(model, bytes_of)
-    position = kv_position_bytes(model, settings.kv_cache_dtype)
+    position = formulas.kv_position_bytes(model, settings.kv_cache_dtype)
     return StepWork(model, lambda *size: scale * bytes_of(*size), position)

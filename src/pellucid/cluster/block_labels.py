@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.block_tables import (
     BYTES_PER_TOKEN,
     hash_of_block,
@@ -17,7 +18,7 @@ def label(block_hash: bytes) -> int:
     return int.from_bytes(block_hash[:8], "big")
 
 
-def prompt_labels(token_ids: Sequence[int], block_size: int, salt: bytes) -> list[int]:
+def prompt_labels(token_ids: Sequence[int], block_size: int, salt: CacheSalt) -> list[int]:
     """The labels of the blocks that a request can find: the full ones that do not hold its last token.
 
     Args:

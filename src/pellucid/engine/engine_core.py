@@ -34,8 +34,8 @@ class Judge(Protocol):
         ...
 
     def advance_searches(self, result: StepResult, now: float) -> None:
-        """Gives parked beams their tokens, once `Scheduler.update` has recorded the step."""
-        ...
+        """Gives parked beams their tokens, once `Scheduler.update` has recorded the step; without beams, nothing."""
+        return
 
 
 class CoreOutput(NamedTuple):

@@ -1,6 +1,5 @@
 """The request maker: checks a caller's request against the model, and makes the scheduler's requests for it."""
 
-import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.parameter_checks import Interval
 from pellucid.inputs.prompts import ChatPrompt, EncodedPrompt, Prompt, PromptTooLongError
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.request import Request
 from pellucid.text.grammars import GrammarCompiler, GrammarMatcher
 from pellucid.text.reasoning_tokens import ThinkingBudget
@@ -213,7 +213,7 @@ class RequestMaker:
             raise PromptTooLongError(len(token_ids), self._max_model_len)
         return token_ids
 
-    def salt(self, cache_salt: str | None, num_prompt_tokens: int) -> bytes:
+    def salt(self, cache_salt: str | None, num_prompt_tokens: int) -> CacheSalt:
         """The salt of a request: the caller's, and the length that keys depend on, if they do: then only prompts of
         the same length may share blocks.
 
@@ -227,7 +227,4 @@ class RequestMaker:
                 f"cache_salt: has {len(cache_salt)} characters; at most {MAX_CACHE_SALT} are allowed"
             )
         is_longer = any(num_prompt_tokens > length for length in self._trained_lengths)
-        rope_length = num_prompt_tokens if is_longer else None
-        # A salt that a caller chooses begins with a quotation mark, and so looks like no length.
-        length = "" if rope_length is None else str(rope_length)
-        return (length + ("" if cache_salt is None else json.dumps(cache_salt))).encode()
+        return CacheSalt(cache_salt, num_prompt_tokens if is_longer else None)

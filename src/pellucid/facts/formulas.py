@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, ModelConfig, StateShape
 
 
@@ -269,6 +270,20 @@ class BlockNeeds:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.most(middle) <= num_blocks else (low, middle - 1)
         return low
+
+
+def kv_position_bytes(model: ModelConfig, dtype: str) -> float:
+    """Bytes of K and V of one position in all layers that have their own, scales included.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    halves = find_kv_format(dtype).halves
+    return sum(
+        each.num_kv_heads * sum(half.num_bytes(each.head_dim) for half in halves)
+        for each in model.attentions
+        if each.shared_kv_layer is None
+    )
 
 
 class KVBytes:

@@ -43,6 +43,15 @@ MODEL_NAMES: Mapping[str, KnownModel] = {
 }
 
 
+def path_here(word: str) -> Path | None:
+    """The file or directory that a word names; None: there is none, and the word may be a name."""
+    try:
+        path = Path(word).expanduser()
+        return path if word and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
+        return None
+
+
 def find_short_name(word: str) -> tuple[KnownModel, str | None] | None:
     """The model that `word` means, and the quantization at its end; None if it is no short name."""
     word = _FORM.sub("", word.lower().removesuffix(":latest"))

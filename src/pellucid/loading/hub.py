@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pellucid.facts.model_names import find_short_name
+from pellucid.facts.model_names import find_short_name, path_here
 from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE, has_weights
 from pellucid.loading.gguf_names import matches_tag, models_among, shown_names
 from pellucid.loading.hub_repository import HubName, fetch_files, list_files
@@ -90,7 +90,7 @@ def find_local_or_hub_model(model: str | None, revision: str | None) -> ModelLoc
     Raises:
         ValueError: it is neither.
     """
-    path = BUNDLED_MODEL if model is None else _existing_path(model)
+    path = BUNDLED_MODEL if model is None else path_here(model)
     if path is not None:
         if not path.is_dir() and not _is_gguf(path):
             raise ValueError(
@@ -123,7 +123,7 @@ def find_tokenizer(tokenizer: str) -> ModelLocation:
     Raises:
         ValueError, OSError: as `find_model`.
     """
-    if (path := _existing_path(tokenizer)) is not None and path.is_dir():
+    if (path := path_here(tokenizer)) is not None and path.is_dir():
         return ModelLocation(path, _display_name(path))
     match = None if path is not None else _HUB_ID.fullmatch(tokenizer)
     if match is None or match["tag"] is not None:
@@ -133,14 +133,6 @@ def find_tokenizer(tokenizer: str) -> ModelLocation:
         )
     name = HubName(tokenizer, tokenizer, None, None, "tokenizer")
     return ModelLocation(fetch_files(name, _TOKENIZER_FILES), tokenizer)
-
-
-def _existing_path(model: str) -> Path | None:
-    try:
-        path = Path(model).expanduser()
-        return path if model and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
-        return None
 
 
 def _is_gguf(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Writes the file layout of `quantized_layout`."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pellucid.loading.quantized_layout import file_metadata
 MAX_FILE_BYTES = 1 << 30  # bytes held in memory before they are written
 
 
+@dataclass(eq=False)
 class QuantizedWriter:
     """Writes tensors into the safetensors files of a directory, one file after another.
 
@@ -24,17 +26,14 @@ class QuantizedWriter:
         max_file_bytes: a file is closed once it holds as much.
     """
 
-    def __init__(
-        self, directory: Path, weight_format: IntegerFormat, max_file_bytes: int = MAX_FILE_BYTES
-    ) -> None:
-        self.num_bytes = 0
-        self._directory = directory
-        self._format = weight_format
-        self._max_file_bytes = max_file_bytes
-        self._pending: dict[str, npt.NDArray[Any]] = {}
-        self._pending_shapes: dict[str, tuple[int, int]] = {}
-        self._pending_bytes = 0
-        self._names_by_file: list[list[str]] = []
+    _directory: Path
+    _format: IntegerFormat
+    max_file_bytes: int = MAX_FILE_BYTES
+    num_bytes: int = 0
+    _pending: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    _pending_shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _pending_bytes: int = 0
+    _names_by_file: list[list[str]] = field(default_factory=list)
 
     def add_matrix(self, name: str, matrix: QuantizedMatrix) -> None:
         """A matrix [N, K]; all its arrays go into one file."""
@@ -72,7 +71,7 @@ class QuantizedWriter:
         self.num_bytes += tensor.nbytes
 
     def _close_full_file(self) -> None:
-        if self._pending_bytes >= self._max_file_bytes:
+        if self._pending_bytes >= self.max_file_bytes:
             self._close_file()
 
     def _close_file(self) -> None:

@@ -1,6 +1,29 @@
 """A block of the KV cache, and the key by which the prefix index finds its contents."""
 
+import json
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class CacheSalt(NamedTuple):
+    """Only requests with equal salts share blocks.
+
+    Attributes:
+        own: that of the caller; None: it has given none.
+        num_prompt_tokens: where every key depends on this number; None: keys do not.
+    """
+
+    own: str | None = None
+    num_prompt_tokens: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Another one for each salt: what a caller gives begins with a quotation mark, and so looks like no number."""
+        number = "" if self.num_prompt_tokens is None else str(self.num_prompt_tokens)
+        return number + ("" if self.own is None else json.dumps(self.own))
+
+
+NO_SALT = CacheSalt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +47,7 @@ class BlockKey:
     token_ids: tuple[int, ...]
     group: int = 0
     caller: str = field(default="", compare=False)
-    salt: bytes = field(default=b"", compare=False)
+    salt: CacheSalt = field(default=NO_SALT, compare=False)
 
 
 @dataclass(eq=False, slots=True)

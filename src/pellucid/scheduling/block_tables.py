@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pellucid.facts.formulas import BlockNeeds
-from pellucid.scheduling.block import Block, BlockKey
+from pellucid.scheduling.block import Block, BlockKey, CacheSalt
 from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.request import Request
@@ -18,7 +18,7 @@ FREED = Block(-1)
 BYTES_PER_TOKEN = 8  # as they are hashed
 
 
-def root_hash(salt: bytes, group: int) -> bytes:
+def root_hash(salt: CacheSalt, group: int) -> bytes:
     """The parent hash of the first block of a request.
 
     No salt gives one group the hash of another: their hash functions differ.
@@ -27,10 +27,10 @@ def root_hash(salt: bytes, group: int) -> bytes:
         salt: of the request.
         group: of layers.
     """
+    text = salt.text.encode()
     if group == 0:
-        return hashlib.sha256(salt).digest()
-    person = f"group {group}".encode()
-    return hashlib.blake2b(salt, digest_size=32, person=person).digest()
+        return hashlib.sha256(text).digest()
+    return hashlib.blake2b(text, digest_size=32, person=f"group {group}".encode()).digest()
 
 
 def hashed_bytes(token_ids: Sequence[int]) -> bytes:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.scheduling.block import NO_SALT, CacheSalt
 from pellucid.scheduling.scheduler_output import StartedRequest, TokenBudget, TokenGrammar
 
 
@@ -102,8 +103,7 @@ class Request:
     grammar: TokenGrammar | None = None  # of this completion alone
     thinking_budget: TokenBudget | None = None  # of this completion alone
     index: int = 0  # which of the n completions: picks the random stream of the seed
-    # Only requests with the same salt share blocks. The caller's own salt stands there as JSON, alone as a rule.
-    cache_salt: bytes = b""
+    cache_salt: CacheSalt = NO_SALT
     priority: int = 0  # lower is sooner, among the requests of a caller
     caller: str = ""  # callers share the engine fairly
     caller_weight: float = 1.0  # of the caller's share

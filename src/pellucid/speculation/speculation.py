@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Speculation:
     """Has the proposer make drafts, limits them by the policy, and counts how many were right.
 
@@ -37,25 +39,17 @@ class Speculation:
         drafting_seconds: time that the last call of `propose` took to decide and to make drafts.
     """
 
-    def __init__(
-        self,
-        proposer: Proposer,
-        policy: DraftPolicy,
-        vocab_size: int,
-        clock: Callable[[], float],
-        bus: EventBus,
-    ) -> None:
-        self._statistics = SpeculationStatistics()
-        self._proposer = proposer
-        self._policy = policy
-        self._vocab_size = vocab_size
-        self._clock = clock
-        self._bus = bus
-        self._newest: Request | None = None  # of the running requests at the last decision
-        self._num_skipped = 0  # steps since the last decision
-        self._skipped_before = 0  # steps between the last two decisions
-        self._verdict: Verdict | None = None  # of the last event `Speculating`
-        self.drafting_seconds = 0.0
+    _proposer: Proposer
+    _policy: DraftPolicy
+    _vocab_size: int
+    _clock: Callable[[], float]
+    _bus: EventBus
+    _statistics: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+    _newest: Request | None = None  # of the running requests at the last decision
+    _num_skipped: int = 0  # steps since the last decision
+    _skipped_before: int = 0  # steps between the last two decisions
+    _verdict: Verdict | None = None  # of the last event `Speculating`
+    drafting_seconds: float = 0.0
 
     @property
     def statistics(self) -> SpeculationStatistics:

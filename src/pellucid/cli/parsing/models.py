@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from pellucid.cli.output.terminal import note
-from pellucid.facts.model_names import MODEL_NAMES, close_names, find_short_name
+from pellucid.facts.model_names import MODEL_NAMES, close_names, find_short_name, path_here
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?")
 _HUB_ADDRESS = re.compile(r"(https://)?(hf\.co|huggingface\.co)/")
@@ -24,7 +24,7 @@ _FAMILY = re.compile(
 def looks_like_model(word: str) -> bool:
     """Whether a single word is meant as a model, not as a prompt."""
     if not word or any(character.isspace() for character in word):
-        return (path := _path(word)) is not None and (path.is_dir() or path.suffix == ".gguf")
+        return (path := path_here(word)) is not None and (path.is_dir() or path.suffix == ".gguf")
     return (
         exists(word)
         or word.lower().endswith(".gguf")
@@ -56,7 +56,7 @@ def resolve_model(
         ValueError: it can be neither, or no file of a short name fits.
         OSError: the hub is asked, and cannot be reached.
     """
-    path = _path(model)
+    path = path_here(model)
     if path is not None:
         if path.suffix == ".safetensors":
             raise ValueError(
@@ -101,15 +101,6 @@ def _hint(model: str) -> str:
     return "; models of the Hugging Face hub are named owner/name, as in Qwen/Qwen3-0.6B"
 
 
-def _path(word: str) -> Path | None:
-    """The path, if it exists."""
-    try:
-        path = Path(word).expanduser()
-        return path if word and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, no such user, a null byte
-        return None
-
-
 def _is_gguf(path: Path) -> bool:
     """By its name or, for a file such as Ollama's that has another name, by how it begins."""
     if path.suffix.lower() == ".gguf":
@@ -120,4 +111,4 @@ def _is_gguf(path: Path) -> bool:
 
 def exists(word: str) -> bool:
     """Whether it is a file or directory here."""
-    return _path(word) is not None
+    return path_here(word) is not None

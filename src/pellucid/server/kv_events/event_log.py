@@ -1,6 +1,5 @@
 """The numbered batches of KV events, and what a reader that missed some of them needs instead."""
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -138,11 +137,9 @@ class EventLog:
 
 def _salt_of(key: BlockKey) -> str | None:
     """The salt of the caller. Prompts whose keys depend on their length have one that no caller has."""
-    salt = key.salt.decode()
-    if not salt.startswith('"'):
-        return salt or None
-    own: str = json.loads(salt)
-    return own.encode(errors="replace").decode()  # half a surrogate pair is no text on the wire
+    own = key.salt.own if key.salt.num_prompt_tokens is None else key.salt.text
+    # Half a surrogate pair is no text on the wire.
+    return None if own is None else own.encode(errors="replace").decode()
 
 
 def _remove(events: list[CacheEvent], key: BlockKey) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.request import Request
 from pellucid.speculation.proposers.ngram_index import MAX_MATCH, NgramIndex
 from pellucid.speculation.proposers.proposer import Proposer
@@ -115,7 +116,7 @@ class RecentAnswers:
 
     def __init__(self) -> None:
         # The least recently added salt first; of each the newer half of its texts and the older one.
-        self._by_salt: dict[bytes, list[NgramIndex]] = {}
+        self._by_salt: dict[CacheSalt, list[NgramIndex]] = {}
 
     @property
     def num_tokens(self) -> int:
@@ -134,7 +135,7 @@ class RecentAnswers:
         if len(self._by_salt) > MAX_SALTS:
             del self._by_salt[next(iter(self._by_salt))]
 
-    def find(self, salt: bytes, end: Sequence[int], shortest: int, count: int) -> list[int]:
+    def find(self, salt: CacheSalt, end: Sequence[int], shortest: int, count: int) -> list[int]:
         """Up to `count` tokens that followed an end like this in an answer.
 
         Args:
