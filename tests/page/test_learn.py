@@ -1,5 +1,6 @@
 """Learn: every step is done on a real engine, and without one from recorded runs that say so."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -79,3 +80,18 @@ def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
     for step in STEPS[:2]:
         do_step(page, step, "Use the recorded run")
         assert page.locator(".recorded-badge", has_text="recorded: pellucid-5m").count() == 1
+
+
+def test_a_typed_text_is_shown_in_the_tokens_of_the_model(page: Any, server: RunningServer) -> None:
+    page.keyboard.press("8")
+    box = page.get_by_label("Type anything")
+    for text in ("The cat sat, yes 日本!", "   ", ""):
+        box.fill(text)
+        reply = server.post("/tokenize", {"content": text, "return_token_strs": True})
+        ids = [str(token) for token in reply.json["tokens"]]
+        shown = "[...document.querySelectorAll('.piece sub')].map((each) => each.textContent)"
+        wait_until(
+            page, f"ids => JSON.stringify({shown}) === ids", json.dumps(ids, separators=(",", ":"))
+        )
+    vocabulary = server.engine.model.config.vocab_size
+    page.locator(".pieces", has_text=f"This model knows {vocabulary:,} of them").wait_for()

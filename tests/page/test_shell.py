@@ -1,5 +1,6 @@
 """The shell of the page: views by key and by address, the time bar, the sheet of keys, themes."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -129,5 +130,7 @@ def test_a_page_in_one_file_opens_from_a_disk(browser: Any, tmp_path: Path) -> N
         opened.locator(f"main.view-{title.lower()} h2").first.wait_for()
     opened.keyboard.press("8")
     opened.get_by_role("button", name="Use the recorded run").first.wait_for()
+    prompt = json.loads((WEB_FOLDER / "traces/first_run.json").read_text())["prompt"]
+    wait_until(opened, "count => document.querySelectorAll('.piece').length === count", len(prompt))
     assert problems == []
     opened.close()

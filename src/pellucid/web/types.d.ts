@@ -573,6 +573,8 @@ declare global {
     /** To keep in mind. */
     points: string[];
     text: any;
+    /** Something to try before the text. */
+    Opening?(props: { session: Session }): any;
     predict: Question;
     /** What the button says. */
     action: string;

@@ -68,13 +68,16 @@ export function FirstRun({ session }) {
   </div>`;
 }
 
-/** @returns {FirstRun | null} */
+/** @returns {Promise<FirstRun | null>} null: this page has none */
+export async function recordedRun() {
+  const reply = await fetch(fileUrl("traces/first_run.json"));
+  return reply.ok ? reply.json() : null;
+}
+
 function useRecorded() {
   const found = useSignal(/** @type {FirstRun | null} */ (null));
   useEffect(() => {
-    fetch(fileUrl("traces/first_run.json")).then(async (reply) => {
-      if (reply.ok) found.value = await reply.json();
-    }, () => {});
+    recordedRun().then((run) => (found.value = run), () => {});
   }, []);
   return found.value;
 }

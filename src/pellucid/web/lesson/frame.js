@@ -31,6 +31,7 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
   return html`<${Panel} title=${html`<span class="faint">${number}</span> ${step.title}`}>
     <div class="lesson">
       <div class="lesson-text">
+        ${step.Opening && html`<${step.Opening} session=${session} />`}
         ${step.text}
         <ul class="points">${step.points.map((point) => html`<li>${point}</li>`)}</ul>
       </div>

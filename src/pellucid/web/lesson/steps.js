@@ -11,6 +11,7 @@ import { count, digits, inBytes, inPrefix, inTime, median, percent } from "../pa
 import { legible, visible } from "../parts/token_text.js";
 import { emptySeats, newLoad, takeLoad } from "../serve/load.js";
 import { Arms, runText } from "./frame.js";
+import { Pieces } from "./pieces.js";
 
 const PROMPT = "Once upon a time";
 const TOKENS = 12;
@@ -37,8 +38,9 @@ export const oneToken = {
   took: (result) => `${cached(result)} tokens in the cache: prefill ${inTime(result.steps[0].us)}, then ${inTime(median(result.steps.slice(1).map((/** @type {any} */ { us }) => us)))} a token`,
   title: "One token at a time",
   points: ["A model writes one token per pass.", "The prompt passes once, together: prefill.", "Each further token passes alone: decode."],
+  Opening: Pieces,
   text: html`<p>
-      A language model does one thing: it looks at a text and gives every token it knows a probability of coming next. One is drawn, appended, and the
+      A language model does one thing: it looks at the tokens of a text and gives each token that it knows a probability of coming next. One is drawn, appended, and the
       model looks again. The first pass takes the whole prompt: <b>prefill</b>. Each later pass takes only the newest token: <b>decode</b>. What it worked
       out about all the others is kept in the <b>KV cache</b>.
     </p>
