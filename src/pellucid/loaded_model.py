@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
-from pellucid.backends.ops import Decoder, Ops
+from pellucid.backends.ops import Decoder, KVCache, Ops
 from pellucid.execution.engine_identity import EngineIdentity, make_identity
 from pellucid.facts.host_memory import give_back_free_memory
 from pellucid.facts.model_config import ModelConfig
@@ -21,12 +22,48 @@ from pellucid.loading.decoder import finish_weights, make_decoder
 from pellucid.loading.hub import BUNDLED_DRAFT_MODEL, ModelLocation, find_model, find_tokenizer
 from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
+from pellucid.loading.part import stored_part
 from pellucid.loading.stored_model import StoredModel
 from pellucid.loading.weights_identity import weights_identity
-from pellucid.memory.memory_plan import check_weights_fit, in_gib
+from pellucid.memory.memory_plan import StageNeeds, check_weights_fit, in_gib
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files
+
+
+class PartsElsewhere(Protocol):
+    """The parts of a model that other machines compute before this one.
+
+    Attributes:
+        first_layers: the number of the first layer of each part, this machine's at the end.
+        needs: of each other machine.
+        own_bytes_per_block: of a block, how many bytes lie on this machine.
+    """
+
+    @property
+    def first_layers(self) -> tuple[int, ...]: ...
+
+    @property
+    def needs(self) -> tuple[StageNeeds, ...]: ...
+
+    @property
+    def own_bytes_per_block(self) -> int: ...
+
+    def make_kv_cache(self, num_blocks: int, num_state_slots: int) -> KVCache:
+        """The cache of all layers; there can be one.
+
+        Raises:
+            ValueError: there is one already, or a machine cannot make its part.
+        """
+        ...
+
+    def take_loss(self) -> Exception | None:
+        """Why the contents of all blocks are gone since the last call; None: they are not."""
+        ...
+
+    def close(self) -> None:
+        """Lets the other machines go."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +82,7 @@ class LoadedModel:
         decoder_on: makes a decoder over the same weights on other ops of the backend, which see what a
             compiled decoder hides; None: a model of random weights.
         notes: what the files hold that was left out, a sentence each.
+        elsewhere: the layers that other machines compute; None: there are none.
     """
 
     name: str
@@ -57,6 +95,7 @@ class LoadedModel:
     weight_bytes: int = 0
     decoder_on: Callable[[Ops], Decoder] | None = None
     notes: tuple[str, ...] = ()
+    elsewhere: PartsElsewhere | None = None
 
     @property
     def file_format(self) -> str:
@@ -115,12 +154,14 @@ def load_model(
     on_progress: Progress | None = None,
     backend: Backend | None = None,
     *,
+    layers: range | None = None,
     on_download: Progress | None = None,
 ) -> LoadedModel:
     """Finds the checkpoint, checks it, and loads its weights on the backend.
 
     Args:
         backend: a backend that runs another model already; left out, a new one is made.
+        layers: that this process computes; None: all.
         on_download: called with (bytes, bytes in all) while weights are downloaded; None: a bar is shown.
 
     Raises:
@@ -129,6 +170,8 @@ def load_model(
     """
     location = find_model(config.model, config.revision, on_download)
     stored = open_stored_model(location.path)
+    if layers is not None:
+        stored = stored_part(stored, layers)
     other = _other_tokenizer(config, stored)  # before anyone waits for weights
     _check_dtype(config.dtype, stored)
     if backend is None:

@@ -515,14 +515,15 @@ def test_lifecycle_races(server: RunningServer) -> None:
 
 
 def test_internal_sockets() -> None:
-    """Threads of one process share memory; no socket is made but the server's own, those of --kv-events, and the
-    end that a replica has of a pair without an address. What a process listens on: test_restart.py."""
+    """Threads of one process share memory; no socket is made but the server's own, those of --kv-events, that of
+    `pellucid stage`, and the end that a replica has of a pair without an address. What a process listens on:
+    test_restart.py. What a stage takes from whom: tests/unit/test_stage_wire.py."""
     makers = {
         path.name
         for path in SOURCES.rglob("*.py")
         if re.search(r"socket\.(socket|create_server)\(|start_server\(|\bzmq\b", path.read_text())
     }
-    assert makers == {"run.py", "publisher.py", "replica.py"}
+    assert makers == {"run.py", "publisher.py", "replica.py", "stage_server.py"}
     replica = (SOURCES / "cluster/replica.py").read_text()
     assert re.findall(r"socket\.socket\((\w+=?)", replica) == ["fileno="]
 

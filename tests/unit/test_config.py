@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.stage_address import StageAddress, parse_addresses
 
 BAD = {
     "model": ["", 7, b"model", ["model"]],
@@ -45,6 +46,8 @@ BAD = {
     "chat_template": ["", 7, "no/such/file.jinja"],
     "draft_model": ["", 7],
     "num_draft_tokens": [0, 33, 1.5, None, True],
+    "stages": ["", 7],
+    "stages_key": ["", 7, b"there"],
 }
 
 
@@ -89,6 +92,23 @@ def test_a_prefix_store_needs_a_prefix_cache() -> None:
     for knobs in ({"enable_prefix_caching": False}, {"use_kv_cache": False}):
         with pytest.raises(ValueError, match="prefix_store='there': needs"):
             EngineConfig(prefix_store="there", **knobs)
+
+
+def test_stages_need_addresses_and_a_secret() -> None:
+    for wrong in ("there", "there:70000", "there:1/0", "there:1/x", "a:1,", ":1", "a b:1"):
+        with pytest.raises(ValueError, match=r"^stages=.*: must be host:port, or host:port/LAYERS"):
+            EngineConfig(stages=f"10.0.0.1:7000,{wrong}", stages_key="key")
+    with pytest.raises(ValueError, match="stages='there:1': needs stages_key"):
+        EngineConfig(stages="there:1")
+    with pytest.raises(ValueError, match="stages_key='key': has no effect without"):
+        EngineConfig(stages_key="key")
+    config = EngineConfig(stages="10.0.0.1:7000/12,[::1]:7001,here:7002", stages_key="key")
+    assert config.stages is not None
+    assert parse_addresses(config.stages) == [
+        StageAddress("10.0.0.1", 7000, 12),
+        StageAddress("::1", 7001),
+        StageAddress("here", 7002),
+    ]
 
 
 def test_a_prefix_store_on_a_server_needs_a_secret() -> None:

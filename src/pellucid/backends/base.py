@@ -202,7 +202,7 @@ class StepLogits:
 
     Attributes:
         rows: [R, V] of the rows `ForwardBatch.logits_indices`. The logits of `largest` and of `drawn` are at hand
-            without their rows, as `rows[row, token]`.
+            without their rows, as `rows[row, token]`. Of a part of a model without the head, its rows [T, hidden].
         largest: [R] `rows.argmax(axis=1)`, as far as the backend computed it; else empty.
         drawn: the token of each draw that was asked for, None where the sampler has to look: parameters or logits
             leave none, or the backend has no such draw; empty without draws.
@@ -235,6 +235,10 @@ class StepWeights:
     def num_bytes(self, with_head: bool) -> int:
         """Without the experts."""
         return self.layer_bytes + (self.head_bytes if with_head else 0)
+
+
+class BlocksLostError(Exception):
+    """The contents of blocks are gone, or undefined."""
 
 
 class CompiledDecoder(ABC):

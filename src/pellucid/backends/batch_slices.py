@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.backends.ops import ForwardBatch, IntArray
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, RowSource
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,18 @@ class BatchSlice:
 
     batch: ForwardBatch
     logits_rows: IntArray
+
+
+@dataclass(frozen=True)
+class _LaterRows:
+    """Some of the rows of a source, which is asked for them when they are read."""
+
+    source: RowSource
+    own: slice
+
+    def __getitem__(self, rows: slice, /) -> HostArray:
+        start, stop, _ = rows.indices(self.own.stop - self.own.start)
+        return self.source[self.own.start + start : self.own.start + stop]
 
 
 def slices(batch: ForwardBatch, max_rows: int) -> Iterator[BatchSlice]:
@@ -45,6 +57,7 @@ def slices(batch: ForwardBatch, max_rows: int) -> Iterator[BatchSlice]:
                 block_tables=batch.block_tables[:, requests],
                 logits_indices=batch.logits_indices[logits_rows] - first,
                 state_slots=batch.state_slots[requests],
+                received=None if batch.received is None else _LaterRows(batch.received, rows),
             ),
             logits_rows,
         )

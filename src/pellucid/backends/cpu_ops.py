@@ -6,7 +6,7 @@ program of its own.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Signature, signature
 from typing import Any
@@ -15,9 +15,8 @@ import numpy as np
 
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.native import Program
-from pellucid.backends.ops import Array, ForwardBatch, IntArray, Ops
+from pellucid.backends.ops import Array, ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.program_decoder import radians, run_program
-from pellucid.backends.row_table import embed_rows
 from pellucid.backends.traced_ops import TracedOps
 from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
 
@@ -68,8 +67,7 @@ class CpuOps(TracedOps):
         layers = [each for each in values.values() if isinstance(each, CpuKVLayer | CpuStateLayer)]
         trace = Trace()
         inputs = {
-            name: trace.input(index, array.shape[1:])
-            for index, (name, array) in enumerate(rows.items())
+            name: trace.input(_GivenRows(array), array.shape[1:]) for name, array in rows.items()
         }
         result = record(**inputs, **{name: SymbolicIndices(trace, name) for name in indices})
         program = self._new_program(max(num_rows, 1))
@@ -81,21 +79,24 @@ class CpuOps(TracedOps):
             batch,
             layers[0].cache if layers else None,
             output,
-            [
-                *(_flat(array) for array in rows.values()),
-                *(embed_rows(x.table, getattr(batch, x.indices), x.scale) for x in trace.look_ups),
-            ],
+            [each.rows(batch) for each in trace.inputs],
         )
         return output if result is None else output.reshape(num_rows, *result.shape)
 
 
-def _flat(array: Array) -> Array:
-    """[T, ...] -> [T, width] of f32."""
-    shape = len(array), math.prod(array.shape[1:])
-    return np.ascontiguousarray(array, np.float32).reshape(shape)
+@dataclass(frozen=True)
+class _GivenRows:
+    """Rows [T, ...] that an op is called on."""
+
+    array: Array
+
+    def rows(self, batch: ForwardBatch) -> HostArray:
+        """[T, width] of f32."""
+        shape = len(self.array), math.prod(self.array.shape[1:])
+        return np.ascontiguousarray(self.array, np.float32).reshape(shape)
 
 
-def _batch_of_rows(num_rows: int, **arrays: IntArray) -> ForwardBatch:
+def _batch_of_rows(num_rows: int, **arrays: Any) -> ForwardBatch:
     """A batch that is only rows, for ops that look at one of its arrays or none."""
     zeros, none = np.zeros(num_rows, np.int32), np.zeros(0, np.int32)
     slot_mapping = arrays.get("slot_mapping", zeros[None])

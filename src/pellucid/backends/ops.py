@@ -8,7 +8,7 @@ this makes a request's answer independent of its batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -44,6 +44,8 @@ class ForwardBatch:
     state_slots: (
         IntArray  # [B] where a request's recurrent states are; not read without such layers
     )
+    # [T, hidden] what the part of the model before this one has computed; of the first part None
+    received: "RowSource | None" = field(default=None, kw_only=True)
 
     def logits_batch(self) -> "ForwardBatch":
         """The rows `logits_indices` as a batch: each is the only row of a request, and has logits."""
@@ -61,6 +63,12 @@ class ForwardBatch:
             logits_indices=np.arange(len(rows)),
             state_slots=self.state_slots[requests],
         )
+
+
+class RowSource(Protocol):
+    """Rows [T, M] of f32: an array, or rows that another process is still computing."""
+
+    def __getitem__(self, rows: slice, /) -> HostArray: ...
 
 
 class KVCache(Protocol):
@@ -206,10 +214,10 @@ class Parameters(ABC):
 
 
 class Decoder(Protocol):
-    """A model: all layers over one step's batch."""
+    """A model, or a part of one: its layers over one step's batch."""
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Logits [R, V] of the rows `batch.logits_indices`."""
+        """Logits [R, V] of the rows `batch.logits_indices`; of a part without the head, its rows [T, hidden]."""
         ...
 
 
@@ -224,6 +232,11 @@ class Ops(ABC):
     def from_host(self, rows: HostArray) -> Array:
         """Rows [T, ...] of f32 as other ops take them."""
         return rows
+
+    def received(self, batch: ForwardBatch, width: int) -> Array:
+        """The rows [T, width] that the part of the model before this one has computed."""
+        assert batch.received is not None
+        return self.from_host(batch.received[:])
 
     @abstractmethod
     def embed(self, token_ids: IntArray, table: Matrix, scale: float = 1.0) -> Array:

@@ -19,7 +19,6 @@ from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import Draw, Program, RowSet, RowSummarizer
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.backends.row_table import embed_rows
 from pellucid.backends.tracing import SymbolicArray, Trace, build
 from pellucid.facts.machine import Arithmetic
 from pellucid.facts.model_config import RopeConfig
@@ -80,7 +79,7 @@ class ProgramDecoder(CompiledDecoder):
 
     Args:
         trace: of the decoder's forward.
-        logits: what it returned.
+        logits: what it returned: of a part of a model without the head, the rows of all tokens.
         program: an empty program, which is built from the trace.
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
         before_step: is called once before every step; None: nothing is.
@@ -104,7 +103,8 @@ class ProgramDecoder(CompiledDecoder):
             (rope, radians(rope, no_lengths) if rope.trained_length is None else None)
             for rope in trace.ropes
         )
-        self._look_ups = tuple(trace.look_ups)
+        self._inputs = tuple(trace.inputs)
+        self._gives_logits = logits.rows is RowSet.LOGITS
         self._layer_weights = tuple(trace.weights[RowSet.TOKENS])
         self._head_weights = tuple(trace.weights[RowSet.LOGITS])
         self._experts = tuple(
@@ -149,15 +149,15 @@ class ProgramDecoder(CompiledDecoder):
         assert isinstance(kv_cache, CpuKVCache)
         if self._before_step is not None:
             self._before_step()
-        logits = np.empty((len(batch.logits_indices), self._program.output_width), np.float32)
+        logits = np.empty((self._num_rows(batch), self._program.output_width), np.float32)
         native = () if draws is None else native_draws(draws)
         if len(batch.token_ids) <= self._program.max_rows:
             largest, drawn, expert_bytes = self._run(batch, kv_cache, logits, native)
             return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
-        largest, drawn, expert_bytes = [], [], 0
+        largest, drawn, expert_bytes, end = [], [], 0, 0
         for part in slices(batch, self._program.max_rows):
             # Slices are in order, and so are their rows of logits and what is drawn from them.
-            first, end = len(largest), len(largest) + len(part.logits_rows)
+            first, end = end, end + self._num_rows(part.batch)
             own = [(row - first, draw) for row, draw in native if first <= row < end]
             part_largest, part_drawn, part_bytes = self._run(
                 part.batch, kv_cache, logits[first:end], own
@@ -166,6 +166,10 @@ class ProgramDecoder(CompiledDecoder):
             drawn += part_drawn
             expert_bytes += part_bytes
         return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
+
+    def _num_rows(self, batch: ForwardBatch) -> int:
+        """Of the result of a batch."""
+        return len(batch.logits_indices if self._gives_logits else batch.token_ids)
 
     def profile(self, batch: ForwardBatch, kv_cache: CpuKVCache) -> list[tuple[str, float]]:
         """Runs a step of at most `max_rows` rows. Returns the name and the seconds of each stage (the work between
@@ -191,10 +195,7 @@ class ProgramDecoder(CompiledDecoder):
             radians(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes
         ]
-        inputs = [
-            embed_rows(each.table, getattr(batch, each.indices), each.scale)
-            for each in self._look_ups
-        ]
+        inputs = [each.rows(batch) for each in self._inputs]
         return run_program(
             self._program, frequencies, batch, kv_cache, logits, inputs, stage_seconds, draws
         )

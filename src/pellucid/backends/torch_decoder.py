@@ -95,6 +95,8 @@ class TorchDecoder(EagerDecoder):
     ) -> StepLogits:
         with torch.inference_mode():
             logits: Tensor = self._decoder.forward(TorchBatch.of(batch, self._device), kv_cache)
+            if not self._config.is_last:
+                return StepLogits(to_host(logits))
             largest = find_largest(logits)
         num_draws = 0 if draws is None else len(draws)
         return StepLogits(TorchLogits(logits, largest), largest[0], [None] * num_draws)

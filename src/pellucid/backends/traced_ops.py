@@ -18,6 +18,7 @@ from pellucid.backends.tracing import (
     Emit,
     Heads,
     ProgramBuilder,
+    ReceivedRows,
     SymbolicArray,
 )
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
@@ -41,6 +42,9 @@ class TracedOps(Ops):
             lambda to, _, y: to.program.embed(indices, weights, scale, y),
             rows=RowSet.TOKENS,
         )
+
+    def received(self, batch: Any, width: int) -> Rows:
+        return batch.received.trace.input(ReceivedRows(), (width,))
 
     def linear(self, x: Rows, weight: LinearWeights | JoinedHandle) -> Rows:
         return _product(x, weight, notes_largest=False)

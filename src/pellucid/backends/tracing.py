@@ -7,7 +7,9 @@ decoder: `+`, slicing, `.reshape`, and ops, which a backend records.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from pellucid.backends.native import (
     LinearWeights,
@@ -16,9 +18,9 @@ from pellucid.backends.native import (
     ProgramExperts,
     RowSet,
 )
-from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.ops import ForwardBatch, HostArray
 from pellucid.backends.rope_frequencies import rope_frequencies
-from pellucid.backends.row_table import RowTable
+from pellucid.backends.row_table import RowTable, embed_rows
 from pellucid.facts.model_config import RopeConfig, RopeGrowth
 
 BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
@@ -169,6 +171,14 @@ class SymbolicArray:
         return SymbolicArray(self.trace, self.operand, shape)
 
 
+class StepInput(Protocol):
+    """Rows that a step gives to a program."""
+
+    def rows(self, batch: ForwardBatch) -> HostArray:
+        """[T, width] f32."""
+        ...
+
+
 @dataclass(frozen=True)
 class LookUp:
     """Rows of a table that a step needs, times `scale`.
@@ -181,6 +191,17 @@ class LookUp:
     indices: str
     scale: float
 
+    def rows(self, batch: ForwardBatch) -> HostArray:
+        return embed_rows(self.table, getattr(batch, self.indices), self.scale)
+
+
+class ReceivedRows:
+    """Rows that the part of the model before this one has computed."""
+
+    def rows(self, batch: ForwardBatch) -> HostArray:
+        assert batch.received is not None
+        return np.ascontiguousarray(batch.received[:], np.float32)
+
 
 class Trace:
     """Instructions in the order in which a forward calls for them."""
@@ -192,7 +213,7 @@ class Trace:
         # Of the products with these rows, in order of use.
         self.weights: dict[RowSet, list[LinearWeights]] = {RowSet.TOKENS: [], RowSet.LOGITS: []}
         self.experts: list[tuple[Sequence[LinearWeights], ...]] = []  # gate, up, down of each layer
-        self.look_ups: list[LookUp] = []  # the inputs of the program, in order
+        self.inputs: list[StepInput] = []  # of the program, in order
 
     def record(
         self,
@@ -223,9 +244,10 @@ class Trace:
         operands = tuple(array.operand for array in inputs)
         self.instructions.append(Instruction(name, operands, None, emit))
 
-    def input(self, index: int, shape: tuple[int, ...]) -> SymbolicArray:
-        """Rows that the caller of the program gives, [T, *shape]."""
-        width = math.prod(shape)
+    def input(self, source: StepInput, shape: tuple[int, ...]) -> SymbolicArray:
+        """Rows that each step gives to the program, [T, *shape]."""
+        width, index = math.prod(shape), len(self.inputs)
+        self.inputs.append(source)
         return self.record(
             "input",
             [],
@@ -235,10 +257,9 @@ class Trace:
         )
 
     def look_up(self, table: RowTable, indices: str, scale: float) -> SymbolicArray:
-        """An input of the program: rows of a table outside of it."""
+        """Rows of a table outside of the program."""
         _, width = table.shape
-        self.look_ups.append(LookUp(table, indices, scale))
-        return self.input(len(self.look_ups) - 1, (width,))
+        return self.input(LookUp(table, indices, scale), (width,))
 
     def rotations(self, rope: RopeConfig, rows: RowSet) -> SymbolicArray:
         """cos and sin [T or R, dim] of the positions of rows, computed once for all that rotate."""

@@ -28,7 +28,7 @@ from pellucid.cli.parsing.settings import config_path, read_config, settings_kin
 
 # By what they are for. Each is a function in a file of its name, with _ for -.
 VERBS = {
-    "Generate text": ("run", "chat", "serve"),
+    "Generate text": ("run", "chat", "serve", "stage"),
     "Look inside": ("compare", "explain", "top", "page", "trace"),
     "Measure and plan": ("bench", "bench-serve", "ablate", "eval-kv", "plan", "check"),
     "Models on disk": ("pull", "list", "rm", "quantize"),

@@ -40,6 +40,7 @@ def chat(
     answer_options: options.AnswerOptions,
     model_options: options.ModelOptions,
     prefix_cache_options: options.PrefixCacheOptions,
+    stages_options: options.StagesOptions,
     speculation_options: options.SpeculationOptions,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
@@ -55,7 +56,9 @@ def chat(
         model,
         # One answer at a time: room for one context.
         {
-            **words.settings(model_options, prefix_cache_options, speculation_options),
+            **words.settings(
+                model_options, prefix_cache_options, speculation_options, stages_options
+            ),
             "max_num_seqs": 1,
         },
         {**answer_options.given(), "max_tokens": options.token_limit(max_tokens)},

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pellucid.cli.output.summary import memory_facts
-from pellucid.cli.output.terminal import DIM, AnswerWriter, note_all, note_facts
+from pellucid.cli.output.summary import note_memory
+from pellucid.cli.output.terminal import DIM, AnswerWriter, note_all
 from pellucid.cli.output.units import describe_bytes, describe_tokens
 from pellucid.inputs.beam_search_params import RequestParams
 from pellucid.inputs.config import EngineConfig
@@ -57,7 +57,7 @@ def load(
     if not quiet:
         note_all(notes)
     if shows_memory and not quiet:
-        note_facts("memory", memory_facts(llm.engine.memory_plan))
+        note_memory(llm.engine.plan)
     return llm, replace(llm.get_default_sampling_params(), **given)
 
 

@@ -44,6 +44,7 @@ def run(
         "Compute the whole text again for each token, as a naive loop does.", "--no-kv-cache"
     ),
     prefix_cache_options: options.PrefixCacheOptions,
+    stages_options: options.StagesOptions,
     logprobs: int | None = OUTPUT.option(
         "K", "With --json: log-probabilities of each token and of the K likeliest tokens."
     ),
@@ -65,7 +66,7 @@ def run(
         raise ValueError(f"--logprobs {logprobs}: is only shown with --json")
     model, text = words.read()
     settings = {
-        **words.settings(model_options, prefix_cache_options, speculation_options),
+        **words.settings(model_options, prefix_cache_options, speculation_options, stages_options),
         "use_kv_cache": not no_kv_cache,
         "max_num_seqs": beam_options.beam_width or 1,  # one request: room for one context
     }

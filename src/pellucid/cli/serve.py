@@ -6,11 +6,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pellucid.cli.output.summary import memory_facts
+from pellucid.cli.output.summary import memory_facts, note_memory
 from pellucid.cli.output.terminal import note, note_all, note_facts
 from pellucid.cli.output.units import describe_bytes
 from pellucid.cli.parsing.model_and_prompt import ModelName
-from pellucid.cli.parsing.options import ModelOptions, PrefixCacheOptions, SpeculationOptions
+from pellucid.cli.parsing.options import (
+    ModelOptions,
+    PrefixCacheOptions,
+    SpeculationOptions,
+    StagesOptions,
+)
 from pellucid.cli.parsing.panels import MODEL, Options, Panel
 from pellucid.inputs.config import EngineConfig
 from pellucid.progress import progress
@@ -115,6 +120,7 @@ def serve(
     ),
     model_options: ModelOptions,
     prefix_cache_options: PrefixCacheOptions,
+    stages_options: StagesOptions,
     speculation_options: SpeculationOptions,
 ) -> None:
     """Serve a model over HTTP.
@@ -131,7 +137,7 @@ def serve(
     model = words.name()
     engine_config = EngineConfig(
         model=model,
-        **words.settings(model_options, prefix_cache_options, speculation_options),
+        **words.settings(model_options, prefix_cache_options, speculation_options, stages_options),
         max_num_seqs=max_num_seqs,
     )
     config = ServerConfig(
@@ -172,7 +178,7 @@ def _one_engine(engine_config: EngineConfig, config: "ServerConfig") -> "AsyncLL
         notes: list[str] = []
         engine = LLMEngine.from_config(engine_config, show, on_note=notes.append)
     note_all(notes)
-    note_facts("memory", memory_facts(engine.memory_plan))
+    note_memory(engine.plan)
     return AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report)
 
 
@@ -185,6 +191,10 @@ def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> 
     if config.kv_events is not None:
         raise ValueError(
             f"replicas={num}: have a router of their own, and publish no KV events; leave kv_events out"
+        )
+    if engine_config.stages is not None:
+        raise ValueError(
+            f"stages={engine_config.stages!r}: compute for one engine; leave replicas out"
         )
     with progress("download", describe_bytes) as show:
         model = load_without_weights(engine_config, show)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pellucid.backends.base import BlocksLostError
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import ComputedStep, ModelRunner, StepResult
 from pellucid.execution.prefix_store import PrefixStore
+from pellucid.loaded_model import PartsElsewhere
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level
 from pellucid.observing.ledger import StepTimes
@@ -56,10 +58,6 @@ class CoreOutput(NamedTuple):
     expert_bytes: int
 
 
-class _BlocksLostError(Exception):
-    """Moving blocks failed: the contents of blocks are undefined."""
-
-
 @dataclass(eq=False)
 class EngineCore:
     """Runs steps. An error there ends requests, not the engine.
@@ -73,6 +71,7 @@ class EngineCore:
         recorder: is told what steps do; None: nobody is.
         prefix_store: reads blocks that are not in memory; None: there is no prefix store.
         speculation: makes drafts; None: there are no drafts.
+        elsewhere: other machines that have a part of the model; None: there are none.
     """
 
     scheduler: Scheduler
@@ -83,20 +82,23 @@ class EngineCore:
     _recorder: StepRecorder | None = None
     prefix_store: PrefixStore | None = None
     speculation: Speculation | None = None
+    elsewhere: PartsElsewhere | None = None
 
     def __post_init__(self) -> None:
         self._kv_cache_manager = self.scheduler.kv_cache_manager
 
     def step(self) -> CoreOutput:
-        """Computes one step. If the forward fails, all requests of the step end. If moving blocks fails, block
-        contents are undefined, and all requests that may have blocks end."""
+        """Computes one step. If the forward fails, all requests of the step end. If moving blocks fails, or a machine
+        is lost that has a part of them, block contents are undefined, and all requests that may have blocks end."""
         times = StepTimes(self._clock())
+        if self.elsewhere is not None:
+            self._notice_loss(self.elsewhere)
         output = self._schedule(times)
         try:
             self._move()
             computed = self._compute(output, times)
             result = self._sample(output, computed)
-        except _BlocksLostError as error:
+        except BlocksLostError as error:
             result = self._lose_blocks(error)
         except Exception as error:
             result = _failed(output, error)
@@ -128,8 +130,10 @@ class EngineCore:
         """Moves blocks as scheduled."""
         try:
             self.model_runner.transfer(self._kv_cache_manager.take_block_ops())
+        except BlocksLostError:
+            raise
         except Exception as error:
-            raise _BlocksLostError from error
+            raise BlocksLostError from error
 
     def _compute(self, output: SchedulerOutput, times: StepTimes) -> ComputedStep | None:
         """Runs the forward; None: nothing was scheduled."""
@@ -183,9 +187,18 @@ class EngineCore:
             if self._kv_cache_manager.states is not None:
                 self._kv_cache_manager.lost_by = error
 
-    def _lose_blocks(self, lost: _BlocksLostError) -> StepResult:
+    def _notice_loss(self, elsewhere: PartsElsewhere) -> None:
+        """Takes note of machines that were lost since the last step, with their part of all blocks."""
+        if (loss := elsewhere.take_loss()) is None:
+            return
+        if self.scheduler.started_requests():
+            self._kv_cache_manager.lost_by = loss
+        else:
+            self._kv_cache_manager.reset_prefix_cache()
+
+    def _lose_blocks(self, lost: BlocksLostError) -> StepResult:
         """Clears the prefix index, and fails every started request."""
-        error = lost.__cause__
+        error = lost.__cause__ or lost
         assert isinstance(error, Exception)
         _log.error("blocks could not be moved", exc_info=error)
         self._kv_cache_manager.reset_prefix_cache()

@@ -311,7 +311,9 @@ class Inspector:
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
         if self.model.decoder_on is None:
-            raise ValueError("attention: a model of random weights has no second decoder")
+            raise ValueError(
+                "attention: a model of random weights, or of which other machines compute layers, has no second decoder"
+            )
         capture = AttentionCapture(self.model.backend.ops)
         decoder = self.model.decoder_on(cast(Ops, capture))
         request = self._request(answer)

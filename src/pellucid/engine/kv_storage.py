@@ -1,10 +1,11 @@
 """KV storage: the KV cache, the swap file and the prefix store, of the planned sizes."""
 
+import hashlib
 import logging
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pellucid.backends.ops import KVCache
@@ -14,6 +15,7 @@ from pellucid.execution.block_server import BlockServer
 from pellucid.execution.block_transfer import BlockTransfer
 from pellucid.execution.fetch_policy import FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore
+from pellucid.execution.secret_file import read_secret
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.execution.swap_file import SwapFile
 from pellucid.inputs.config import EngineConfig
@@ -28,8 +30,6 @@ from pellucid.memory.engine_plan import (
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Warn
 from pellucid.scheduling.offload import Offload
-
-MIN_KEY_BYTES = 16
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def make_kv_storage(
     """
     draft_needs = None if draft is None else _needs_of(draft, config)
     models = EngineModels(_needs_of(model, config), draft_needs, has_drafts)
-    plan = plan_engine(config, models, model.backend.available_memory())
+    plan = plan_engine(config, models, _available_memory(model))
     kv_cache = _make_kv_cache(config, model, plan.cache)
     bytes_per_block = plan.memory.bytes_per_block
     blocks_per_state = 0
@@ -115,10 +115,23 @@ def make_kv_storage(
 
 def _needs_of(model: LoadedModel, config: EngineConfig) -> ModelNeeds:
     scratch = model.decoder.scratch_bytes(config.max_num_batched_tokens)
-    return ModelNeeds(model.config, model.backend, model.weight_bytes, scratch)
+    needs = ModelNeeds(model.config, model.backend, model.weight_bytes, scratch)
+    if (parts := model.elsewhere) is None:
+        return needs
+    return replace(needs, elsewhere=parts.needs, own_bytes_per_block=parts.own_bytes_per_block)
+
+
+def _available_memory(model: LoadedModel) -> int | None:
+    """Of all machines together; None: unknown."""
+    elsewhere = () if model.elsewhere is None else model.elsewhere.needs
+    found = [model.backend.available_memory(), *(each.available for each in elsewhere)]
+    known = [each for each in found if each is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _make_kv_cache(config: EngineConfig, model: LoadedModel, plan: CachePlan) -> KVCache:
+    if model.elsewhere is not None:
+        return model.elsewhere.make_kv_cache(plan.num_blocks, plan.num_states)
     return model.backend.make_kv_cache(
         model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype, plan.num_states
     )
@@ -135,7 +148,12 @@ def _open_prefix_store(
     if config.prefix_store is None:
         return None
     fingerprint = model.identity(config).digest
-    key = None if config.prefix_store_key is None else _read_key(Path(config.prefix_store_key))
+    if model.elsewhere is not None:  # a block's layout depends on where the model is cut
+        cuts = repr(model.elsewhere.first_layers).encode()
+        fingerprint = hashlib.sha256(fingerprint + cuts).digest()
+    key = None
+    if config.prefix_store_key is not None:
+        key = read_secret("prefix_store_key", Path(config.prefix_store_key))
     file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block, key)
     if config.shares_prefix_store:
         server = BlockServer(config.prefix_store, fingerprint, file_format.file_bytes, report)
@@ -148,18 +166,6 @@ def _open_prefix_store(
         config.prefix_cache_bytes,
     )
     return PrefixStore(directory, file_format, max_pending, report, blocks_per_state)
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        key = path.expanduser().read_bytes().strip()
-    except OSError as error:
-        raise ValueError(f"prefix_store_key={str(path)!r}: {error.strerror}") from None
-    if len(key) < MIN_KEY_BYTES:
-        raise ValueError(
-            f"prefix_store_key={str(path)!r}: has {len(key)} bytes; at least {MIN_KEY_BYTES} are needed"
-        )
-    return key
 
 
 def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | None:

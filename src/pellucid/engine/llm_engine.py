@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.util import find_spec
 
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_core import EngineCore
@@ -134,6 +135,7 @@ class LLMEngine:
             self._recorder,
             storage.prefix_store,
             speculation,
+            model.elsewhere,
         )
         age_us = self.events.to_us(clock())
         self._hello = hello(config, model, weights, self.memory_plan, ceilings, age_us)
@@ -157,13 +159,24 @@ class LLMEngine:
                 each is a RuntimeWarning.
         """
         bus = EventBus(time.monotonic) if bus is None else bus
-        model = load_model(
-            config, report_progress(bus, config.model, on_progress), on_download=on_progress
-        )
-        draft = load_draft_model(config, model)
-        for sentence in _notes(model, draft):
-            (on_note or _warn)(sentence)
-        return cls(config, model, bus=bus, draft=draft)
+        report = report_progress(bus, config.model, on_progress)
+        if config.stages is None:
+            model = load_model(config, report, on_download=on_progress)
+        else:  # imported here: it needs msgspec
+            if find_spec("msgspec") is None:
+                raise ValueError("stages: need msgspec: pip install 'pellucid[stages]'")
+            from pellucid.stages.staged_model import load_staged_model
+
+            model = load_staged_model(config, report, on_download=on_progress)
+        try:
+            draft = load_draft_model(config, model)
+            for sentence in _notes(model, draft):
+                (on_note or _warn)(sentence)
+            return cls(config, model, bus=bus, draft=draft)
+        except BaseException:
+            if model.elsewhere is not None:
+                model.elsewhere.close()
+            raise
 
     @cached_property
     def identity(self) -> EngineIdentity:
@@ -196,11 +209,13 @@ class LLMEngine:
         index.listener = listener
 
     def close(self) -> None:
-        """Writes the blocks that wait for `prefix_store`, and saves no further blocks there.
+        """Writes the blocks that wait for `prefix_store`, saves no further blocks there, and lets stages go.
 
         A process that ends without this call writes them too.
         """
         self._close_storage()
+        if self.model.elsewhere is not None:
+            self.model.elsewhere.close()
 
     @property
     def unfinished_request_ids(self) -> Collection[str]:

@@ -170,7 +170,8 @@ def weight_bytes(
         for layer in shape.layers[: None if with_head else shape.first_without_kv]
         for each in layer_matrices(layer, shape.hidden_size)
     )
-    return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if with_head else 0)
+    has_head = with_head and shape.is_last
+    return layers + (matrix_bytes(shape.vocab_size, shape.hidden_size) if has_head else 0)
 
 
 def stored_weight_bytes(shape: ModelConfig, matrix_bytes: Callable[[int, int], int]) -> int:

@@ -37,7 +37,10 @@ def kv_groups(config: ModelConfig) -> tuple[KVGroup, ...]:
     Layers with equal windows, kv-heads and head dims are of one kind; a group has layers of one kind. Blocks of
     all groups have the same bytes and come from one pool, so a block holds as much as the largest group needs.
     Among the sizes of a block that give at most `MAX_GROUPS` groups, the one with the least padding is chosen.
+    The groups of a part of a model are those of the whole one, without the layers of other parts.
     """
+    if config.part is not None:
+        return tuple(group for _, group in groups_of_part(config))
     kinds: dict[tuple[int | None, int, int], list[int]] = {}
     for index, window in _windows(config).items():
         attention = config.layers[index].attention
@@ -62,6 +65,16 @@ def kv_groups(config: ModelConfig) -> tuple[KVGroup, ...]:
         for layers in _batches(members, size // widths[kind])
     ]
     return tuple(sorted(groups, key=lambda group: group.window is not None))
+
+
+def groups_of_part(config: ModelConfig) -> Iterator[tuple[int, KVGroup]]:
+    """The groups of the whole model that have layers of a part of it: the number of each in the whole model, and its
+    layers in the part, counted from the part's first one."""
+    for number, group in enumerate(kv_groups(config.whole)):
+        layers = tuple(index - config.first_layer for index in group.layers)
+        own = tuple(index for index in layers if 0 <= index < config.num_layers)
+        if own:
+            yield number, KVGroup(group.window, own)
 
 
 def block_needs(config: ModelConfig, block_size: int, max_chunk: int) -> BlockNeeds:

@@ -1,6 +1,6 @@
 """The facts of a checkpoint that decoders, formulas and plans need; frozen, and never set by users."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swish"]
@@ -363,6 +363,19 @@ class LayerConfig:
 
 
 @dataclass(frozen=True)
+class ModelPart:
+    """Which layers of a model these are.
+
+    Args:
+        whole: the model.
+        first: number of the first of these layers.
+    """
+
+    whole: "ModelConfig"
+    first: int
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The facts of a checkpoint that a decoder and the planner need; read from it, never set by users.
 
@@ -380,6 +393,7 @@ class ModelConfig:
         bos_token_id: the token that begins a text; None: there is none.
         eos_token_ids: tokens that end an answer.
         layer_vocab_size: tokens that have embeddings for the layers; 0: the layers have none.
+        part: where `layers` are among those of a larger model that several processes compute; None: they are all.
     """
 
     architecture: str
@@ -395,10 +409,31 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     layer_vocab_size: int = 0
+    part: ModelPart | None = field(default=None, repr=False)
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def whole(self) -> "ModelConfig":
+        """The model that this is a part of, or itself."""
+        return self if self.part is None else self.part.whole
+
+    @property
+    def first_layer(self) -> int:
+        """The number that the first layer has in the whole model."""
+        return 0 if self.part is None else self.part.first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the rows of the first layer are embeddings of tokens; else another part has computed them."""
+        return self.first_layer == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether logits follow the last layer; else the rows go to another part."""
+        return self.first_layer + self.num_layers == self.whole.num_layers
 
     @property
     def attentions(self) -> tuple[AttentionConfig, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from pellucid.inputs.parameter_checks import CheckedFields, Interval, refuse, shown
+from pellucid.inputs.stage_address import parse_addresses
 
 # Each level of priority counts as so many seconds of earlier arrival.
 PRIORITY_SECONDS = 10.0
@@ -63,6 +64,10 @@ class EngineConfig(CheckedFields):
         draft_model: a smaller model with the same tokenizer, given like `model`. With speculation="draft"
             None is the bundled draft model, for the bundled model.
         num_draft_tokens: most drafts for one request in one step; 1..32.
+        stages: "host:port,...": machines that compute the first layers, in order, where `pellucid stage` listens;
+            this process computes the last ones. "host:port/12" gives a machine 12 layers; left out, the memory
+            of each machine decides.
+        stages_key: a file with the secret that the stages have, too, at least 16 bytes.
 
     Raises:
         ValueError: names the field, its value and what is allowed.
@@ -97,6 +102,8 @@ class EngineConfig(CheckedFields):
     speculation: str = "auto"
     draft_model: str | None = None
     num_draft_tokens: int = 6
+    stages: str | None = None
+    stages_key: str | None = None
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -129,6 +136,7 @@ class EngineConfig(CheckedFields):
         if template is not None and not (isinstance(template, str) and "{" in template):
             refuse("chat_template", template, "the text of a template in Jinja, or None")
         self._check_prefix_store()
+        self._check_stages()
 
     @property
     def shares_prefix_store(self) -> bool:
@@ -159,8 +167,22 @@ class EngineConfig(CheckedFields):
                     " can change answers"
                 )
 
+    def _check_stages(self) -> None:
+        if self.stages is None:
+            if self.stages_key is not None:
+                raise ValueError(f"stages_key={self.stages_key!r}: has no effect without stages")
+            return
+        parse_addresses(self.stages)
+        if self.stages_key is None:
+            raise ValueError(
+                f"stages={self.stages!r}: needs stages_key: without a secret, whoever reaches a stage can use it"
+            )
 
-_NAMES = ("model", "revision", "tokenizer", "draft_model", "prefix_store", "prefix_store_key")
+
+_NAMES = (
+    *("model", "revision", "tokenizer", "draft_model", "prefix_store", "prefix_store_key"),
+    *("stages", "stages_key"),
+)
 _STORE_ADDRESS = re.compile(r"rediss?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/\d{1,5})?")
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)

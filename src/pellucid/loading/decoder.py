@@ -14,6 +14,7 @@ from pellucid.loading.parameters import (
     bytes_to_read,
 )
 from pellucid.loading.stored_model import StoredModel
+from pellucid.models.parts import decoder_parameters
 from pellucid.models.registry import decoder_class
 
 
@@ -56,13 +57,14 @@ def make_decoder(
     parameters = CheckpointParameters(
         model.tensors,
         model.names,
-        model.config,
+        model.config.whole,
         backend.weights,
         FORMATS.get(quantization),
         on_progress,
     )
     decoder_of = decoder_class(model.config.architecture)
-    on_ops = partial(decoder_of, model.config, KeptParameters(parameters))
+    own = decoder_parameters(parameters, model.config)
+    on_ops = partial(decoder_of, model.config, KeptParameters(own))
     decoder = on_ops(backend.ops)
     parameters.check_all_used()
     return MadeDecoder(decoder, on_ops)

@@ -14,6 +14,8 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.memory.memory_plan import (
     MemoryNeeds,
     MemoryPlan,
+    Room,
+    StageNeeds,
     blocks_for,
     limit_blocks,
     plan_memory,
@@ -33,13 +35,18 @@ class ModelNeeds:
     """What a plan takes of a model.
 
     Args:
-        scratch_bytes: of activations between the ops of the largest step.
+        weight_bytes: of all machines together.
+        scratch_bytes: of activations between the ops of the largest step, of all machines together.
+        elsewhere: what of the model lies on other machines; none: it is all here.
+        own_bytes_per_block: of a block, how many bytes lie here, if there are other machines.
     """
 
     config: ModelConfig
     backend: Backend
     weight_bytes: int
     scratch_bytes: int
+    elsewhere: tuple[StageNeeds, ...] = ()
+    own_bytes_per_block: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,37 @@ class EnginePlan:
     max_pending_blocks: int
     max_extra_logits: int
     max_num_seqs: int
+
+    def of_machines(self) -> "dict[str, MemoryPlan]":
+        """The plan of each machine, by its name, if there are several; that of this machine at the end."""
+        stages = self.models.model.elsewhere
+        if not stages:
+            return {}
+        num_states = 0 if self.cache.state_slots is None else sum(self.cache.state_slots)
+        plans = {
+            stage.name: replace(
+                self.memory,
+                weights=stage.weights,
+                scratch=stage.scratch,
+                bytes_per_block=stage.bytes_per_block,
+                states=num_states * stage.bytes_per_state,
+                available=stage.available,
+            )
+            for stage in stages
+        }
+        memory, others = self.memory, plans.values()
+        available = None
+        if memory.available is not None:
+            available = memory.available - sum(each.available or 0 for each in others)
+        plans["this machine"] = replace(
+            memory,
+            weights=memory.weights - sum(each.weights for each in others),
+            scratch=memory.scratch - sum(each.scratch for each in others),
+            bytes_per_block=memory.bytes_per_block - sum(each.bytes_per_block for each in others),
+            states=memory.states - sum(each.states for each in others),
+            available=available,
+        )
+        return plans
 
     def num_requests(self, num_positions: int) -> int:
         """Requests of so many positions each that run together, none of them preempted."""
@@ -182,6 +220,7 @@ class _CacheNeeds:
         block_needs: how many blocks a request holds.
         bytes_per_block: of all groups.
         state_bytes: of all slots of recurrent states.
+        elsewhere: what of the cache, and of the model's scratch, lies on other machines.
     """
 
     def __init__(
@@ -191,10 +230,18 @@ class _CacheNeeds:
         self.block_needs = block_needs(
             model.config, config.block_size, config.max_num_batched_tokens
         )
-        self.bytes_per_block = model.backend.kv_bytes_per_block(
-            model.config, config.block_size, config.kv_cache_dtype
+        self.bytes_per_block = _bytes_per_block(config, model)
+        num_states = sum(state_slots or ())
+        self.state_bytes = num_states * state_bytes(model.config)
+        self.elsewhere = tuple(
+            Room(
+                f" of {stage.name}",
+                stage.available,
+                stage.scratch + num_states * stage.bytes_per_state,
+                stage.bytes_per_block,
+            )
+            for stage in model.elsewhere
         )
-        self.state_bytes = sum(state_slots or ()) * state_bytes(model.config)
 
 
 class _EngineNeeds:
@@ -237,6 +284,7 @@ class _EngineNeeds:
             _other_formats(config, model),
             self.own.block_needs.windows,
             self.own.state_bytes,
+            self.own.elsewhere,
         )
 
     def draft_blocks_per_block(self, max_model_len: int) -> Fraction:
@@ -287,8 +335,16 @@ def _draft_state_slots(config: EngineConfig, draft: ModelConfig) -> StateSlots |
     return StateSlots(num_slots, 0, num_slots)
 
 
+def _bytes_per_block(config: EngineConfig, model: ModelNeeds) -> int:
+    if model.elsewhere:
+        return model.own_bytes_per_block + sum(each.bytes_per_block for each in model.elsewhere)
+    return model.backend.kv_bytes_per_block(model.config, config.block_size, config.kv_cache_dtype)
+
+
 def _other_formats(config: EngineConfig, model: ModelNeeds) -> dict[str, int]:
     """Bytes per block in the smaller formats of the KV cache, which an error suggests."""
+    if model.elsewhere:
+        return {}
     return {
         dtype: model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
         for dtype in ("int8", "int8,int4", "int4")

@@ -166,6 +166,40 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
+class StageNeeds:
+    """The memory that the part of a model on another machine needs, in bytes.
+
+    Args:
+        name: for people.
+        available: that it could still take when its weights were loaded; None: unknown.
+        scratch: of activations between the ops of the largest step.
+    """
+
+    name: str
+    available: int | None
+    weights: int
+    scratch: int
+    bytes_per_block: int
+    bytes_per_state: int
+
+
+class Room(NamedTuple):
+    """Memory in which KV blocks lie.
+
+    Attributes:
+        owner: for people, with "of"; empty: there is no other machine.
+        available: bytes; None: unknown.
+        fixed: bytes that a step and its requests take besides the KV cache.
+        bytes_per_block: of a block, how many bytes lie here.
+    """
+
+    owner: str
+    available: int | None
+    fixed: int
+    bytes_per_block: int
+
+
+@dataclass(frozen=True)
 class MemoryNeeds:
     """The memory that the model and its backend need, in bytes. See `MemoryPlan`.
 
@@ -174,6 +208,7 @@ class MemoryNeeds:
         other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
             an error may suggest.
         states: of recurrent layers, for `max_num_seqs` sequences and for snapshots.
+        elsewhere: what of all this lies on other machines.
     """
 
     weights: int
@@ -182,11 +217,27 @@ class MemoryNeeds:
     other_bytes_per_block: Mapping[str, int] = field(default_factory=dict)
     windows: tuple[int | None, ...] = (None,)
     states: int = 0
+    elsewhere: tuple[Room, ...] = ()
 
     @property
     def fixed(self) -> int:
         """Bytes that a step and its requests take besides the KV cache."""
         return self.scratch + self.states
+
+    def rooms(self, available: int | None) -> list[Room]:
+        """The memory of each machine.
+
+        Args:
+            available: bytes of all machines together; None: unknown.
+        """
+        others = self.elsewhere
+        own = None
+        if available is not None:
+            own = available - sum(room.available or 0 for room in others)
+        fixed = self.fixed - sum(room.fixed for room in others)
+        bytes_per_block = self.bytes_per_block - sum(room.bytes_per_block for room in others)
+        owner = " of this machine" if others else ""
+        return [*others, Room(owner, own, fixed, bytes_per_block)]
 
 
 class BlockLimit(NamedTuple):
@@ -211,11 +262,15 @@ def limit_blocks(
     if config.kv_cache_memory is not None:
         num_blocks = config.kv_cache_memory // needs.bytes_per_block
         return BlockLimit(num_blocks, f"kv_cache_memory={config.kv_cache_memory}", True)
-    if available is None:
-        return None
-    left = max(0, available - needs.fixed - _margin(config, available))
-    decided_by = f"memory ({in_gib(available)} available, {in_gib(left)} left for the KV cache)"
-    return BlockLimit(left // needs.bytes_per_block, decided_by, False)
+    limits = []
+    for owner, there, fixed, bytes_per_block in needs.rooms(available):
+        if there is not None:
+            left = max(0, there - fixed - _margin(config, there))
+            decided_by = (
+                f"memory{owner} ({in_gib(there)} available, {in_gib(left)} left for the KV cache)"
+            )
+            limits.append(BlockLimit(left // bytes_per_block, decided_by, False))
+    return min(limits, default=None)
 
 
 def _margin(config: EngineConfig, available: int | None) -> int:
@@ -264,14 +319,15 @@ def plan_memory(
             f" {in_gib(num_blocks * needs.bytes_per_block)}, which is {longest} tokens:"
             f" {_ways_on(settings)}"
         )
-    kv_cache = num_blocks * needs.bytes_per_block
-    if available is not None and needs.fixed + kv_cache > available:
-        fitting = max(0, available - needs.fixed) // needs.bytes_per_block
-        raise ValueError(
-            f"{decided_by}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(available)} of memory are"
-            f" available, of which a step takes {in_gib(needs.fixed)}:"
-            f" {_ways_on([f'num_kv_blocks={fitting}'] if fitting >= blocks_per_context else [])}"
-        )
+    for owner, there, fixed, bytes_per_block in needs.rooms(available):
+        kv_cache = num_blocks * bytes_per_block
+        if there is not None and fixed + kv_cache > there:
+            fitting = max(0, there - fixed) // bytes_per_block
+            raise ValueError(
+                f"{decided_by}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(there)} of memory{owner} are"
+                f" available, of which a step takes {in_gib(fixed)}:"
+                f" {_ways_on([f'num_kv_blocks={fitting}'] if fitting >= blocks_per_context else [])}"
+            )
     return MemoryPlan(
         needs.weights,
         needs.scratch,

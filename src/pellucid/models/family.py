@@ -30,6 +30,7 @@ class WeightNames:
         unused: names of tensors that say nothing new: buffers, and projections that no layer reads.
         parts: names of tensors of the parts of a larger model that are left out, by the part's name.
         stored: other names that this checkpoint has for some tensors, by the usual name.
+        left_out: tensors of the checkpoint that belong to layers which other processes compute.
     """
 
     recipes: Mapping[str, Recipe]
@@ -37,6 +38,7 @@ class WeightNames:
     unused: re.Pattern[str]
     parts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
     stored: Mapping[str, str] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
 
     def candidates(self, tensor: str) -> tuple[str, ...]:
         """The names that the checkpoint may have for a tensor of a recipe."""
@@ -45,7 +47,7 @@ class WeightNames:
 
     def is_unused(self, tensor: str) -> bool:
         """Whether the checkpoint holds `tensor` although the decoder does not need it."""
-        return any(
+        return tensor in self.left_out or any(
             pattern.fullmatch(tensor) is not None for pattern in (self.unused, *self.parts.values())
         )
 

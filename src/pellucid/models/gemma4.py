@@ -112,10 +112,10 @@ class LayerEmbeddings:
 
     def __init__(self, config: ModelConfig, parameters: Parameters, ops: Ops, size: int) -> None:
         self.ops = ops
-        self.num_layers, self.size = config.num_layers, size
+        self.num_layers, self.size = config.whole.num_layers, size
         # The projection is scaled by hidden ** -0.5 before it is normed: the same as a larger epsilon.
         self.eps = config.norm_eps * config.hidden_size
-        width = config.num_layers * size
+        width = self.num_layers * size
         self.table = parameters.table("layer_embeddings", config.layer_vocab_size, width)
         self.proj = parameters.matrix("layer_embeddings_proj", width, config.hidden_size)
         # The sum of two parts is divided by the root of 2: both parts are.
@@ -149,10 +149,15 @@ class Gemma4Decoder:
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Logits [R, V] of the rows `batch.logits_indices`."""
+        """Logits [R, V] of the rows `batch.logits_indices`; of a part without the head, its rows [T, hidden]."""
         config, ops = self.config, self.ops
-        x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
-        embeddings = None if self.layer_embeddings is None else self.layer_embeddings(x, batch)
+        embeddings = None
+        if config.is_first or self.layer_embeddings is not None:
+            x = ops.embed(batch.token_ids, self.embed_tokens, config.embedding_scale)  # [T, hidden]
+        if self.layer_embeddings is not None:
+            embeddings = self.layer_embeddings(x, batch)
+        if not config.is_first:
+            x = ops.received(batch, config.hidden_size)
         for i, (layer, kv_layer) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
             if i == self.first_without_kv:
                 # Later layers store no keys and values, so only rows whose logits are needed pass through them.
@@ -161,8 +166,11 @@ class Gemma4Decoder:
                 batch = batch.logits_batch()
             own = None
             if embeddings is not None:
-                own = embeddings[:, i : i + 1].reshape(-1, self.embedding_size)
+                number = config.first_layer + i
+                own = embeddings[:, number : number + 1].reshape(-1, self.embedding_size)
             x = layer(x, own, batch, kv_layer)
+        if not config.is_last:
+            return x
         x = self.norm(x[batch.logits_indices])
         return ops.logits(x, self.lm_head, config.logits_softcap)
 

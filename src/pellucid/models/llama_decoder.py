@@ -31,7 +31,7 @@ class LlamaLayer:
 
 
 class LlamaDecoder:
-    """The whole model: embedding, layers, norm, head."""
+    """The whole model: embedding, layers, norm, head. Of a part of it, the layers between."""
 
     layer_class: ClassVar[type[DecoderLayer]] = LlamaLayer
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
@@ -49,12 +49,15 @@ class LlamaDecoder:
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Array:
-        """Logits [R, V] of the rows `batch.logits_indices`."""
-        x = self.embed(batch)
+        """Logits [R, V] of the rows `batch.logits_indices`; of a part without the head, its rows [T, hidden]."""
+        config = self.config
+        x = self.embed(batch) if config.is_first else self.ops.received(batch, config.hidden_size)
         for layer, kv_layer in zip(self.layers, kv_cache.layers, strict=True):
             x = layer(x, batch, kv_layer)
+        if not config.is_last:
+            return x
         x = self.norm(x[batch.logits_indices])
-        return self.ops.logits(x, self.lm_head, self.config.logits_softcap)
+        return self.ops.logits(x, self.lm_head, config.logits_softcap)
 
     def embed(self, batch: ForwardBatch) -> Array:
         """The input of the first layer, [T, hidden]."""

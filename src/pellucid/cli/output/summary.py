@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pellucid.cli.output.terminal import note_facts
 from pellucid.cli.output.units import counted, num_bytes, rate, seconds
 from pellucid.cli.parsing.options import SamplingOptions
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
@@ -15,6 +16,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from pellucid.engine import LLMEngine
     from pellucid.loaded_model import LoadedModel
+    from pellucid.memory.engine_plan import EnginePlan
     from pellucid.memory.memory_plan import MemoryPlan
     from pellucid.outputs import RequestOutput, SpeculationStatistics
 
@@ -54,6 +56,13 @@ def memory_facts(plan: "MemoryPlan") -> list[str]:
     if plan.available is not None:
         facts.append(f"available {num_bytes(plan.available)}")
     return facts
+
+
+def note_memory(plan: "EnginePlan") -> None:
+    """Shows the memory of an engine, and of each machine if there are several."""
+    note_facts("memory", memory_facts(plan.memory))
+    for machine, memory in plan.of_machines().items():
+        note_facts(f"memory of {machine}", memory_facts(memory))
 
 
 def brief_facts(engine: "LLMEngine", output: "RequestOutput", params: RequestParams) -> list[str]:

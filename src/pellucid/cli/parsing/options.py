@@ -26,6 +26,7 @@ from pellucid.cli.parsing.panels import (
     SAMPLING,
     SERVER,
     SPECULATION,
+    STAGES,
     STOPPING,
     Options,
     argument,
@@ -42,6 +43,7 @@ MODEL_HELP = (
     "Directory in Hugging Face layout, .gguf file, owner/name on the Hugging Face hub, or a short name such"
     " as qwen3:0.6b. Left out: the bundled model."
 )
+STAGES_KEY_HELP = "The secret that all machines of a model have, in a file: at least 16 bytes."
 _EARLY_STOPPING = {"false": False, "true": True, "never": "never"}
 _RULES = {"json_schema": "json", "choice": "choice", "regex": "regex", "grammar": "grammar"}
 _NO_RULE = "text without a rule"
@@ -69,6 +71,22 @@ Verbose = Annotated[
 Quiet = Annotated[bool, OUTPUT.flag("Write nothing on stderr but errors.", "--quiet", "-q")]
 
 
+Revision = Annotated[
+    str | None, MODEL.option("REV", "Branch, tag or commit of a model on the hub.")
+]
+NumThreads = Annotated[
+    int | None,
+    MODEL.option(
+        "N",
+        "CPU threads.",
+        "--num-threads",
+        "-t",
+        "--threads",
+        show_default="as many as suit the machine",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class EngineOptions(Options, of=EngineConfig):
     """Fields of `EngineConfig`, with its defaults."""
@@ -81,7 +99,7 @@ class EngineOptions(Options, of=EngineConfig):
 class StoredModelOptions(EngineOptions):
     """Which files a model is read from, and the formats of its weights and of the KV cache."""
 
-    revision: str | None = MODEL.option("REV", "Branch, tag or commit of a model on the hub.")
+    revision: Revision = None
     quantization: str = MODEL.choice(
         QUANTIZATIONS,
         "Format of the weights in memory; docs/quantization.md lists all.",
@@ -146,14 +164,7 @@ class ModelOptions(PlannedModelOptions):
         ("memory", "mapped"),
         "Where the experts' weights are kept: in memory, or mapped from a temporary file on disk.",
     )
-    num_threads: int | None = MODEL.option(
-        "N",
-        "CPU threads.",
-        "--num-threads",
-        "-t",
-        "--threads",
-        show_default="as many as suit the machine",
-    )
+    num_threads: NumThreads = None
 
 
 Speculation = Annotated[
@@ -210,6 +221,18 @@ class PrefixCacheOptions(EngineOptions):
     prefix_cache_bytes: int = PREFIX_CACHE.option(
         "SIZE", "Most bytes of files in a directory.", parser=size, show_default="4GiB"
     )
+
+
+@dataclass(frozen=True)
+class StagesOptions(EngineOptions):
+    """Other machines that compute a part of the model."""
+
+    stages: str | None = STAGES.option(
+        "HOST:PORT,...",
+        "Machines on which pellucid stage runs: they compute the first layers, in this order, and this machine the"
+        " last ones. The memory of each decides how many; HOST:PORT/12 gives one 12 layers.",
+    )
+    stages_key: str | None = STAGES.option("FILE", STAGES_KEY_HELP)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class Options:
 MODEL, SAMPLING, STOPPING = Panel("Model"), Panel("Sampling"), Panel("When to stop")
 RULE = Panel("Form of the answer: text itself, or a file of it")
 SPECULATION, PREFIX_CACHE = Panel("Speculation"), Panel("Prefix store")
+STAGES = Panel("Stages")
 BEAM_SEARCH, PROMPT = Panel("Beam search"), Panel("Prompt")
 OUTPUT, SERVER = Panel("Output"), Panel("Server")
 # The options of a measurement or a plan.

@@ -1,0 +1,151 @@
+"""What it costs to cut a model into stages, on one machine: the time of a step beside that of one process, in turn, and
+the memory of each stage beside its plan.
+
+    python benchmarks/stages.py [MODEL] [--stages 1,2] [--steps 200] [--batch 1] [--num-kv-blocks N]
+
+All processes have one thread. A boundary is what a step takes longer than in one process, divided by the number of
+stages: two messages over the loopback interface, their keyed hashes, and the wake-up of a process.
+"""
+
+import argparse
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median, quantiles
+
+from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+
+PROMPT = 16  # tokens
+
+
+class StageProcess:
+    """`pellucid stage` on a free port of this machine."""
+
+    def __init__(self, model: str | None, key: Path) -> None:
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pellucid", "stage", *([model] if model else [])),
+                *("--listen", "127.0.0.1:0", "--stages-key", str(key), "--num-threads", "1"),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        found = re.search(r"listening at (\S+);", self._process.stderr.readline())
+        assert found is not None
+        self.address = found[1]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are this process's own: without files that it has mapped."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) << 10
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def step_times(engine: LLMEngine, batch: int, num_steps: int) -> list[float]:
+    """Seconds of each decode step."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_steps + 1, ignore_eos=True)
+    for number in range(batch):
+        engine.add_request([3 + number] * PROMPT, params)
+    engine.step()  # prompts
+    times = []
+    while engine.has_unfinished_requests:
+        started = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def fill(engine: LLMEngine) -> None:
+    """Runs requests until each block has been written once, and a step has been as large as it can be."""
+    plan, seed = engine.memory_plan, 3
+    length = min(plan.max_model_len - 1, plan.num_tokens - 1)
+    for _ in range(2 * plan.num_tokens // length + 1):
+        seed += 1
+        prompt = [seed + index % 97 for index in range(length)]
+        engine.add_request(prompt, SamplingParams(max_tokens=1, temperature=0.0))
+        while engine.has_unfinished_requests:
+            engine.step()
+
+
+def measure(args: argparse.Namespace, num_stages: int, key: Path, whole: LLMEngine) -> None:
+    with ExitStack() as stack:
+        stages = [StageProcess(args.model, key) for _ in range(num_stages)]
+        for stage in stages:
+            stack.callback(stage.close)
+        before = [stage.memory for stage in stages]
+        engine = LLMEngine.from_config(
+            EngineConfig(
+                stages=",".join(stage.address for stage in stages),
+                stages_key=str(key),
+                **settings(args),
+            )
+        )
+        stack.enter_context(closing(engine))
+        alone: list[float] = []
+        cut: list[float] = []
+        for _ in range(args.rounds):
+            alone += step_times(whole, args.batch, args.steps)
+            cut += step_times(engine, args.batch, args.steps)
+        boundary = (median(cut) - median(alone)) / num_stages
+        tails = quantiles(cut, n=100)[98] - quantiles(alone, n=100)[98]
+        print(
+            f"{num_stages} stages: a step of {args.batch} takes {median(cut) * 1e3:.2f} ms,"
+            f" in one process {median(alone) * 1e3:.2f} ms; a boundary {boundary * 1e3:.2f} ms"
+            f" (99th percentiles: {tails / num_stages * 1e3:.2f} ms apart)"
+        )
+        fill(engine)
+        plans = engine.plan.of_machines()
+        for stage, first, (name, plan) in zip(stages, before, plans.items(), strict=False):
+            planned = plan.weights + plan.scratch + plan.kv_cache + plan.states
+            taken = stage.memory - first
+            print(
+                f"  {name}: planned {planned / 1e6:.1f} MB, taken {taken / 1e6:.1f} MB"
+                f" ({taken / planned - 1:+.1%}), before {first / 1e6:.1f} MB"
+            )
+
+
+def settings(args: argparse.Namespace) -> dict[str, object]:
+    return dict(
+        model=args.model,
+        num_threads=1,
+        num_kv_blocks=args.num_kv_blocks,
+        max_model_len=args.max_model_len,
+        speculation="off",
+        skip_tokenizer_init=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--stages", default="1,2")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--num-kv-blocks", type=int)
+    parser.add_argument("--max-model-len", type=int)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / "key"
+        key.write_bytes(secrets.token_bytes(32))
+        whole = LLMEngine.from_config(EngineConfig(**settings(args)))
+        for each in args.stages.split(","):
+            measure(args, int(each), key, whole)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""The engine's side of a stage: its connection, what was asked of it, and how it comes back."""
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from pellucid import __version__
+from pellucid.backends.base import BlocksLostError
+from pellucid.inputs.stage_address import StageAddress
+from pellucid.stages.messages import (
+    Alive,
+    Failed,
+    FromStage,
+    Hello,
+    Prepared,
+    ToStage,
+    decode_from_stage,
+    encode,
+)
+from pellucid.stages.wire import Wire, WireError, shake_hands
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0  # each side says this often that it is there
+SILENCE_SECONDS = 4.0  # after which a stage that says nothing has gone
+CONNECT_SECONDS = 4.0
+RETRY_SECONDS = 1.0
+
+Reply = TypeVar("Reply", bound=FromStage)
+
+
+class StageLink:
+    """A stage that computes for this engine. A thread reads its replies, and brings it back when it has gone.
+
+    Args:
+        address: of the stage.
+        key: the secret of all processes of an engine.
+
+    Raises:
+        ValueError: nobody is there, or somebody with another key or version.
+    """
+
+    def __init__(self, address: StageAddress, key: bytes) -> None:
+        self.address = address
+        self._key = key
+        self._set_up: list[tuple[ToStage, Future[FromStage]]] = []
+        self._pending: deque[Future[FromStage]] = deque()
+        self._order = threading.Lock()  # of messages, and of the futures of their replies
+        self._loss: BlocksLostError | None = None  # not yet told
+        self._reason = ""
+        self._is_closed = threading.Event()
+        try:
+            self._wire: Wire | None = self._connect()
+        except OSError as error:
+            raise ValueError(f"stages: {address}: {_why(error)}") from None
+        self._thread = threading.Thread(
+            target=self._run, args=(self._wire,), name=f"pellucid-stage-{address}", daemon=True
+        )
+        self._thread.start()
+
+    def ask(self, message: ToStage) -> "Future[FromStage]":
+        """Sends a message. The future has its reply, or the error: `BlocksLostError` if the stage has gone,
+        RuntimeError if it cannot do what was asked for."""
+        future: Future[FromStage] = Future()
+        frame = encode(message)
+        with self._order:
+            if self._wire is None:
+                future.set_exception(self._lost())
+                return future
+            self._pending.append(future)
+            wire = self._wire
+            try:
+                wire.send(frame)
+            except OSError:
+                wire.close()  # the reader notices, and ends what is pending
+        return future
+
+    def set_up(self, message: ToStage) -> "Future[FromStage]":
+        """As `ask`, for what a stage that comes back is told again before anything else."""
+        future = self.ask(message)
+        self._set_up.append((message, future))
+        return future
+
+    def take_loss(self) -> BlocksLostError | None:
+        """Why the stage's blocks are gone; None: they are as they were at the last call."""
+        loss, self._loss = self._loss, None
+        return loss
+
+    def close(self) -> None:
+        """Ends the connection: the stage waits for another engine then."""
+        self._is_closed.set()
+        with self._order:
+            wire = self._wire
+        if wire is not None:
+            wire.close()
+        self._thread.join()
+
+    def _lost(self) -> BlocksLostError:
+        return BlocksLostError(f"stage {self.address} is away: {self._reason}")
+
+    def _connect(self) -> Wire:
+        end = socket.create_connection(self.address[:2], CONNECT_SECONDS)
+        end.settimeout(SILENCE_SECONDS)
+        try:
+            wire = shake_hands(end, self._key, is_engine=True)
+            hello = decode_from_stage(wire.receive())
+        except TimeoutError:
+            end.close()
+            raise WireError("it does not answer; it may compute for another engine") from None
+        except (OSError, ValueError) as error:
+            end.close()
+            raise WireError(str(error)) from None
+        if not isinstance(hello, Hello) or hello.version != __version__:
+            wire.close()
+            raise WireError(f"it says {hello}, and this is pellucid {__version__}")
+        return wire
+
+    def _run(self, wire: Wire) -> None:
+        while True:
+            self._lose(self._read_until_lost(wire))
+            while not self._is_closed.wait(RETRY_SECONDS):
+                try:
+                    wire = self._come_back()
+                except OSError as error:
+                    if (reason := _why(error)) != self._reason:
+                        self._reason = reason
+                        _log.warning("stage %s: %s", self.address, reason)
+                    continue
+                _log.warning("stage %s is back", self.address)
+                break
+            if self._is_closed.is_set():
+                return
+
+    def _read_until_lost(self, wire: Wire) -> str:
+        """Hands replies to those who asked for them. Returns why it ended."""
+        try:
+            while True:
+                reply = decode_from_stage(wire.receive())
+                if isinstance(reply, Alive):
+                    wire.send(encode(Alive()))
+                elif not self._pending:
+                    return f"it says {type(reply).__name__}, and nobody has asked"
+                else:
+                    self._settle(self._pending.popleft(), reply)
+        except TimeoutError:
+            return f"it has said nothing for {SILENCE_SECONDS:.0f} seconds"
+        except (OSError, ValueError) as error:
+            return _why(error)
+
+    def _settle(self, future: "Future[FromStage]", reply: FromStage) -> None:
+        if isinstance(reply, Failed):
+            future.set_exception(RuntimeError(f"stage {self.address}: {reply.error}"))
+        else:
+            future.set_result(reply)
+
+    def _lose(self, reason: str) -> None:
+        """Ends what was asked for, and forgets the connection."""
+        assert self._wire is not None
+        self._wire.close()
+        with self._order:
+            self._wire, self._reason = None, reason
+            pending = list(self._pending)
+            self._pending.clear()
+            self._loss = self._lost()
+        if not self._is_closed.is_set():
+            _log.warning("stage %s is away: %s", self.address, reason)
+        for future in pending:
+            future.set_exception(self._lost())
+
+    def _come_back(self) -> Wire:
+        """Connects, and has the stage load what it had loaded."""
+        wire = self._connect()
+        try:
+            for message, before in self._set_up:
+                wire.send(encode(message))
+                reply = _next_reply(wire)
+                if isinstance(reply, Failed):
+                    raise WireError(reply.error)
+                if isinstance(reply, Prepared):
+                    wanted = reply_of(before, Prepared).identity
+                    check_identity("after it came back", reply.identity, wanted)
+        except (OSError, ValueError) as error:
+            wire.close()
+            raise WireError(_why(error)) from None
+        with self._order:
+            if self._is_closed.is_set():
+                wire.close()
+                raise WireError("the engine ends")
+            self._wire = wire
+        return wire
+
+
+def check_identity(who: str, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+    """Compares what the bits of answers depend on.
+
+    Args:
+        who: what an error calls the stage.
+
+    Raises:
+        ValueError: something differs; says what.
+    """
+    different = [name for name in wanted if found.get(name) != wanted[name]]
+    if different:
+        pairs = ", ".join(
+            f"{name} is {found.get(name)!r} there and {wanted[name]!r} here"
+            for name in different
+            if name != "identity"
+        )
+        raise ValueError(f"{who}: it would give other bits: {pairs}")
+
+
+def reply_of(future: "Future[FromStage]", kind: type[Reply]) -> Reply:
+    """Waits for a reply of a kind. Raises as `StageLink.ask` says."""
+    reply = future.result()
+    assert isinstance(reply, kind)
+    return reply
+
+
+def ask_all(
+    links: Sequence[StageLink], message: Callable[[int], ToStage]
+) -> "list[Future[FromStage]]":
+    """Asks all stages at once, each for `message` of its number."""
+    return [link.ask(message(number)) for number, link in enumerate(links)]
+
+
+def _next_reply(wire: Wire) -> FromStage:
+    while isinstance(reply := decode_from_stage(wire.receive()), Alive):
+        wire.send(encode(Alive()))
+    return reply
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,197 @@
+"""Obeys the messages of an engine: loads a part of a model, and computes its layers."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pellucid.backends.base import Backend
+from pellucid.backends.choice import make_backend
+from pellucid.backends.ops import KVCache
+from pellucid.execution.engine_identity import make_identity
+from pellucid.facts.host_memory import give_back_free_memory
+from pellucid.inputs.config import EngineConfig
+from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.loading.hub import find_model
+from pellucid.loading.open_model import open_stored_model
+from pellucid.loading.weights_identity import weights_identity
+from pellucid.stages.messages import (
+    ROW_TYPE,
+    Alive,
+    Allocate,
+    Compute,
+    Contents,
+    CopyBlocks,
+    CopyState,
+    Done,
+    Failed,
+    FromStage,
+    Load,
+    Loaded,
+    Prepare,
+    Prepared,
+    ReadBlocks,
+    ReadState,
+    Rows,
+    ToStage,
+    WriteBlocks,
+    WriteState,
+    batch_of,
+)
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """What a stage decides itself: where its files are, and how many cores it takes. Fields of `EngineConfig`."""
+
+    model: str | None = None
+    revision: str | None = None
+    num_threads: int | None = None
+
+
+class PartHost:
+    """A part of a model, from the settings of an engine to its KV cache. Its methods belong to one thread."""
+
+    def __init__(self, own: OwnSettings) -> None:
+        self._own = own
+        self._config: EngineConfig | None = None
+        self._backend: Backend | None = None
+        self._model: LoadedModel | None = None
+        self._kv_cache: KVCache | None = None
+
+    def answer(self, message: ToStage) -> FromStage:
+        """Does what a message asks for. What is not possible is said in the reply."""
+        try:
+            return self._answer(message)
+        except Exception as error:
+            return Failed(f"{error}" if isinstance(error, ValueError) else f"{error!r}")
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._config = self._backend = self._model = self._kv_cache = None
+        gc.collect()
+        give_back_free_memory()
+
+    def _answer(self, message: ToStage) -> FromStage:
+        match message:
+            case Prepare(config):
+                return self._prepare(config)
+            case Load(first, stop):
+                return self._load(range(first, stop))
+            case Allocate(num_blocks, num_state_slots):
+                self._allocate(num_blocks, num_state_slots)
+            case Compute():
+                return self._compute(message)
+            case CopyBlocks(source_ids, target_ids):
+                self._check_blocks(*source_ids, *target_ids)
+                self._cache.copy_blocks(source_ids, target_ids)
+            case ReadBlocks(block_ids):
+                self._check_blocks(*block_ids)
+                return _contents(self._cache.read_blocks(block_ids))
+            case WriteBlocks(block_ids, contents):
+                self._check_blocks(*block_ids)
+                blocks = [self._bytes(each, self._cache.bytes_per_block) for each in contents]
+                self._cache.write_blocks(block_ids, blocks)
+            case CopyState(source_slot, target_slot):
+                self._check_slots(source_slot, target_slot)
+                self._cache.copy_state(source_slot, target_slot)
+            case ReadState(slot):
+                self._check_slots(slot)
+                return _contents([self._cache.read_state(slot)])
+            case WriteState(slot, content):
+                self._check_slots(slot)
+                self._cache.write_state(slot, self._bytes(content, self._cache.bytes_per_state))
+            case Alive():
+                raise AssertionError("has no reply")
+        return Done()
+
+    def _prepare(self, config: EngineConfig) -> Prepared:
+        self.close()
+        self._config = config = replace(
+            config,
+            model=self._own.model,
+            revision=self._own.revision,
+            num_threads=self._own.num_threads,
+        )
+        path = find_model(config.model, config.revision).path
+        stored = open_stored_model(path)
+        self._backend = make_backend(config, stored.config)
+        identity = make_identity(config, stored.config, weights_identity(path), self._backend)
+        return Prepared(self._backend.available_memory(), identity.facts())
+
+    def _load(self, layers: range) -> Loaded:
+        config, backend = self._config, self._backend
+        if config is None or backend is None or self._model is not None:
+            raise ValueError("Load: must follow Prepare, once")
+        self._model = model = load_model(config, backend=backend, layers=layers)
+        weights = model.decoder.step_weights
+        sizes = model.config, config.block_size, config.kv_cache_dtype
+        of_one = backend.make_kv_cache(model.config, 1, config.block_size, config.kv_cache_dtype)
+        return Loaded(
+            available=backend.available_memory(),
+            weight_bytes=model.weight_bytes,
+            scratch_bytes=model.decoder.scratch_bytes(config.max_num_batched_tokens),
+            bytes_per_block=backend.kv_bytes_per_block(*sizes),
+            bytes_per_state=of_one.bytes_per_state,
+            layer_bytes=weights.layer_bytes,
+            expert_bytes=weights.expert_bytes,
+        )
+
+    def _allocate(self, num_blocks: int, num_state_slots: int) -> None:
+        config, model = self._config, self._model
+        if config is None or model is None:
+            raise ValueError("Allocate: must follow Load")
+        if num_blocks < 1 or num_state_slots < 1:
+            raise ValueError("Allocate: num_blocks and num_state_slots must be at least 1")
+        self._kv_cache = None  # of a side engine's predecessor
+        self._num_blocks, self._num_slots = num_blocks, num_state_slots
+        self._kv_cache = model.backend.make_kv_cache(
+            model.config, num_blocks, config.block_size, config.kv_cache_dtype, num_state_slots
+        )
+
+    def _compute(self, message: Compute) -> Rows:
+        model, cache = self._model, self._cache
+        assert model is not None
+        config = model.config
+        batch = batch_of(message, config.hidden_size)
+        if (message.rows is None) != config.is_first:
+            raise ValueError("rows: the first stage gets none, and every other one gets some")
+        assert self._config is not None
+        _check_range("token_ids", batch.token_ids, config.vocab_size)
+        _check_range("positions", batch.positions, config.context_length)
+        _check_range("slot_mapping", batch.slot_mapping, self._num_blocks * self._config.block_size)
+        _check_range("block_tables", batch.block_tables + 1, self._num_blocks + 1)
+        _check_range("state_slots", batch.state_slots, self._num_slots)
+        step = model.decoder.step(batch, cache)
+        rows = np.ascontiguousarray(step.rows[:], ROW_TYPE)
+        return Rows(rows.tobytes(), step.expert_bytes)
+
+    @property
+    def _cache(self) -> KVCache:
+        if self._kv_cache is None:
+            raise ValueError("must follow Allocate")
+        return self._kv_cache
+
+    def _check_blocks(self, *block_ids: int) -> None:
+        assert self._cache is not None
+        _check_range("block_ids", np.array(block_ids, np.int64), self._num_blocks)
+
+    def _check_slots(self, *slots: int) -> None:
+        assert self._cache is not None
+        _check_range("slots", np.array(slots, np.int64), self._num_slots)
+
+    def _bytes(self, content: bytes, length: int) -> Any:
+        if len(content) != length:
+            raise ValueError(f"content: has {len(content)} bytes, must have {length}")
+        return np.frombuffer(content, np.uint8)
+
+
+def _contents(arrays: Sequence[Any]) -> Contents:
+    return Contents([each.tobytes() for each in arrays])
+
+
+def _check_range(name: str, numbers: Any, stop: int) -> None:
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < stop):
+        raise ValueError(f"{name}: must be in 0..{stop - 1}")
