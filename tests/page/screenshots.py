@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from page.browser import CHROMIUM, FLAGS, wait_until
 
 LESSONS = (
-    "one-token", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
+    "one-token", "choosing", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
     "numbers", "questions", "record",
 )  # fmt: skip
 VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn", "chat")

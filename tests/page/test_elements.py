@@ -289,12 +289,13 @@ ELEMENTS = [
     ),
     Element(
         20,
-        "six steps with key points, each with its run",
+        "steps with key points, each with its run",
         {
             "learn-one-token": has(
                 ".panel", "One token at a time", "1 predict", "2 run", "3 check"
             ),
-            "learn-batching": has(".panel h2", "step 6 of 6"),
+            "learn-choosing": has(".shares", "The likeliest tokens", "others"),
+            "learn-batching": has(".panel h2", "step 7 of 7"),
             "learn-memory": has_many(".points li", 3),
         },
     ),

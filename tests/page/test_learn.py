@@ -13,6 +13,7 @@ from support.http_server import RunningServer, running_server
 
 STEPS = (
     "one-token",
+    "choosing",
     "keys-values",
     "with-without",
     "memory",
@@ -67,6 +68,11 @@ def test_all_steps_are_done_on_this_engine(page: Any) -> None:
     run = progress["one-token"]["result"]
     assert run["steps"][-1]["ctx"] == run["promptTok"] + len(run["output"]) - 1
     assert [step["q"] for step in run["steps"]] == [5] + [1] * 11
+    choice = progress["choosing"]["result"]
+    assert choice["candidates"][0][0] == choice["output"]
+    shares = [share for _, share in choice["candidates"]]
+    assert shares == sorted(shares, reverse=True) and sum(shares) <= 1
+    assert 0 < choice["first"] + sum(share for _, share in choice["read"]) <= 1 + 1e-6
     cache = progress["with-without"]["result"]
     drafts = progress["speculation"]["result"]
     assert drafts["isSame"] and drafts["extra"] == 1 and drafts["passes"]["plain"] == 40
@@ -77,9 +83,12 @@ def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
     page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
     wait_until(page, "pellucid.source.status.value === 'ended'")
     page.keyboard.press("8")
-    for step in STEPS[:2]:
+    # The bundled model knows few words.
+    for step, engine in (("one-token", "pellucid-5m"), ("choosing", "smollm2-135m-instruct")):
         do_step(page, step, "Use the recorded run")
-        assert page.locator(".recorded-badge", has_text="recorded: pellucid-5m").count() == 1
+        assert page.locator(".recorded-badge", has_text=f"recorded: {engine}").count() == 1
+    choice = page.evaluate("pellucid.settings.lessons.value")["choosing"]
+    assert choice["result"]["candidates"][0][0] == " Paris"
 
 
 def test_a_typed_text_is_shown_in_the_tokens_of_the_model(page: Any, server: RunningServer) -> None:

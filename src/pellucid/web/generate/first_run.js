@@ -63,7 +63,7 @@ export function FirstRun({ session }) {
         ${isPlaying.value
           ? html`<button onClick=${() => (isPlaying.value = false)}>Hold</button>`
           : html`<button onClick=${() => (time.value < end ? (isPlaying.value = true) : again())}>${time.value < end ? "Play" : "Again"}</button>`}
-        <span class="faint small">A recorded run of ${run.model}.${session.source.isLive ? " Yours runs on this engine." : ""} <a href="#learn">Learn</a> explains it in six steps.</span>
+        <span class="faint small">A recorded run of ${run.model}.${session.source.isLive ? " Yours runs on this engine." : ""} <a href="#learn">Learn</a> explains it in seven steps.</span>
       </p>`}
   </div>`;
 }

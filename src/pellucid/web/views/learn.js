@@ -1,14 +1,16 @@
 // @ts-check
-// Learn: six steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
+// Learn: seven steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
 
 import { html, useEffect, useSignal } from "../html.js";
+import { choosing } from "../lesson/choosing.js";
 import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
 import { batching, challenge, keysValues, memory, oneToken, speculation, withWithout } from "../lesson/steps.js";
 import { Panel, useKeys } from "../parts/panel.js";
 import { fileUrl } from "../state/files.js";
 
-export const STEPS = [oneToken, keysValues, withWithout, memory, speculation, batching, challenge];
+export const STEPS = [oneToken, choosing, keysValues, withWithout, memory, speculation, batching, challenge];
+const NUMBERED = STEPS.length - 1; // the challenge has no number
 const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["questions", "Questions"], ["record", "Your record"]]);
 
 /** @param {{session: Session}} props */
@@ -42,7 +44,7 @@ export function View({ session }) {
           const state = all[each.id]?.checked !== undefined ? "done" : all[each.id]?.predicted !== undefined ? "begun" : "";
           return html`<li>
             <a href=${`#learn?step=${each.id}`} class=${`${each.id === open ? "on" : ""} ${state}`} aria-current=${each.id === open ? "step" : undefined}>
-              <b>${index < 6 ? index + 1 : "★"}</b>${each.title}${state === "done" && html`<span class="spoken"> done</span>`}
+              <b>${index < NUMBERED ? index + 1 : "★"}</b>${each.title}${state === "done" && html`<span class="spoken"> done</span>`}
             </a>
           </li>`;
         })}
@@ -55,7 +57,7 @@ export function View({ session }) {
         key=${step.id}
         session=${session}
         step=${step}
-        number=${STEPS.indexOf(step) < 6 ? `step ${STEPS.indexOf(step) + 1} of 6` : "challenge"}
+        number=${STEPS.indexOf(step) < NUMBERED ? `step ${STEPS.indexOf(step) + 1} of ${NUMBERED}` : "challenge"}
         progress=${all[step.id] ?? {}}
         recorded=${recorded.value?.[step.id]}
         onChange=${change}
