@@ -8,6 +8,7 @@ import time
 
 from pellucid.cluster.block_labels import prompt_labels
 from pellucid.cluster.router import Router
+from pellucid.scheduling.block import NO_SALT
 
 BLOCK = 32
 NUM_REQUESTS = 2000
@@ -21,13 +22,13 @@ def percentiles(num_replicas: int, num_tokens: int) -> tuple[float, float]:
     for replica in range(num_replicas):
         router.join(replica)
         for prefix in prefixes[replica::num_replicas]:
-            for block in prompt_labels([*prefix, 0], BLOCK, b""):
+            for block in prompt_labels([*prefix, 0], BLOCK, NO_SALT):
                 router.added(replica, block)
     times = []
     for index in range(NUM_REQUESTS):
         prompt = [*rng.choice(prefixes), *(rng.randrange(50_000) for _ in range(num_tokens // 2))]
         started = time.thread_time()
-        router.place(f"r{index}", prompt_labels(prompt, BLOCK, b""), num_tokens)
+        router.place(f"r{index}", prompt_labels(prompt, BLOCK, NO_SALT), num_tokens)
         times.append((time.thread_time() - started) * 1e3)
         router.ended(f"r{index - 64}")
     times.sort()
