@@ -152,3 +152,22 @@ def test_as_many_requests_run_together_as_are_planned(
             engine.step()
         has_waited |= any(each.metrics.num_preemptions for each in outputs)
         assert has_waited == is_one_too_many
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8,int4", "int4"])
+def test_a_context_that_does_not_fit_does_in_the_format_that_the_error_names(
+    tmp_path: Path, dtype: str
+) -> None:
+    knobs = {"model": str(write_checkpoint(tmp_path, DENSE)), "block_size": 16, **SMALL}
+    sizes = []
+    for each in ("bf16", dtype):
+        plan = find_planned_model(None, EngineConfig(kv_cache_dtype=each, **knobs)).engine_plan(
+            1 << 30
+        )
+        assert plan is not None
+        sizes.append(plan.memory.bytes_per_block)
+    full, smaller = sizes
+    knobs |= {"max_model_len": 160, "kv_cache_memory": -(-10 * smaller // full) * full}
+    with pytest.raises(ValueError, match=f"kv_cache_dtype='{dtype}'"):
+        LLMEngine.from_config(EngineConfig(**knobs))
+    LLMEngine.from_config(EngineConfig(kv_cache_dtype=dtype, **knobs)).close()

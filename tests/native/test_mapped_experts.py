@@ -106,6 +106,9 @@ def test_weights_larger_than_memory_may_be_mapped(tmp_path: Path) -> None:
     assert check_weights_fit(model, mapped, "none", available).while_loading == available
     with pytest.raises(ValueError, match=r"experts='mapped' \(\S+ \S+, and the experts on disk\)"):
         check_weights_fit(model, in_memory, "none", available)
+    smaller = plan_weights(model, in_memory.weights.itemsize, "int8", with_experts=False)
+    with pytest.raises(ValueError, match=r"quantization='int8' \("):
+        check_weights_fit(model, mapped, "none", smaller.while_loading)
 
 
 def test_counts_are_of_the_steps_alone() -> None:

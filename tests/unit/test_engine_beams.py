@@ -12,6 +12,7 @@ from pellucid.engine import LLMEngine
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
+from pellucid.observing.events import EventRecord, Level, RequestStateChanged
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.admission import AdmissionPlan
 from pellucid.scheduling.offload import BrokenPlanError
@@ -120,6 +121,20 @@ def test_beams_and_samples_share_steps() -> None:
     finish(engine)
     assert outputs[1].outputs == expected.outputs
     assert [found(outputs[0]), found(outputs[2])] == [alone(PROMPT, PARAMS), alone("a cat", PARAMS)]
+
+
+def test_events_say_that_each_beam_decodes() -> None:
+    """Also those that got another beam's text."""
+    engine, states = fake_engine(), dict[str, list[str]]()
+
+    def note(record: EventRecord) -> None:
+        if isinstance(record.event, RequestStateChanged):
+            states.setdefault(record.event.req, []).append(record.event.to)
+
+    engine.events.subscribe(note, Level.STAT)
+    engine.add_request(PROMPT, PARAMS)
+    finish(engine)
+    assert len(states) == PARAMS.beam_width and all("decode" in each for each in states.values())
 
 
 def test_the_prompt_is_computed_and_stored_once() -> None:

@@ -118,7 +118,7 @@ def recorded(tmp_path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-WRONG = (None, "x", -1, [], 1e400, [[1, "x"]])
+WRONG = (None, "x", -1, [], 1e400, [[1, "x"]], 2**64)
 
 
 def test_an_edited_recording_is_explained_or_refused(
@@ -146,6 +146,7 @@ def test_an_edited_recording_is_explained_or_refused(
     assert all(message.startswith((f"{path}: line ", "no request")) for message in refused.values())
     for ev, name in (("req.add", "prompt_tok"), ("req.ledger", "total_us"), ("hello", "kv")):
         assert refused[ev, name, "left out"].endswith(f", {ev} has no {name}")
+        assert f", {ev}.{name}" in refused[ev, name, str(2**64)]
         assert (
             f", {ev}.{name}" in refused[ev, name, "-1"]
             or "not an object" in refused[ev, name, "-1"]

@@ -93,13 +93,18 @@ def test_a_caller_orders_its_own_requests_while_another_competes() -> None:
     assert step(scheduler).preempted == (low.request_id,)
 
 
-def test_seats_are_taken_up_to_the_fair_share_and_no_further() -> None:
-    scheduler = greedy_scheduler(prompt=10, max_num_batched_tokens=100)
+@pytest.mark.parametrize(("num_seats", "num_taken"), [(8, 4), (7, 3)])
+def test_seats_are_taken_up_to_the_fair_share_and_no_further(
+    num_seats: int, num_taken: int
+) -> None:
+    """A seat that cannot be shared stays with its caller, although its other requests wait with their blocks."""
+    scheduler = greedy_scheduler(prompt=10, max_num_seqs=num_seats, max_num_batched_tokens=100)
     for number in range(20):
         scheduler.add_request(make_request(f"{number}", 10, max_tokens=200, caller="other"))
     for _ in range(20):
         step(scheduler)
-    assert Counter(request.caller for request in scheduler.running) == {"greedy": 4, "other": 4}
+    seats = Counter(request.caller for request in scheduler.running)
+    assert seats == {"greedy": num_seats - num_taken, "other": num_taken}
 
 
 def test_blocks_are_taken_from_a_caller_that_has_all_of_them() -> None:

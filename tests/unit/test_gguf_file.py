@@ -164,11 +164,13 @@ def test_damage_inside_of_an_array_is_named_when_it_is_asked_for(
 def test_tensors_of_a_foreign_type_end_where_the_next_begins(tmp_path: Path) -> None:
     path = tmp_path / "foreign.gguf"
     tensors = [tensor(b"a", type_id=141), tensor(b"b", offset=96), tensor(b"c", (33,), 300, 224)]
-    path.write_bytes(header(*tensors, bytes(400), tensors=3))
+    tensors.append(tensor(b"d", type_id=153, offset=320))
+    path.write_bytes(header(*tensors, bytes(400), tensors=4))
     file = GgufFile(path)
-    assert file.tensors["a"].num_bytes == 96 and file.tensors["c"].end == path.stat().st_size
-    names = [info.type.name for info in file.tensors.values()]
-    assert names == ["IQ6_K of ik_llama.cpp", "F32", "300, which llama.cpp does not have"]
+    assert file.tensors["a"].num_bytes == 96 and file.tensors["d"].end == path.stat().st_size
+    a, b, c, d = (info.type.name for info in file.tensors.values())
+    assert (a, b, c) == ("IQ6_K of ik_llama.cpp", "F32", "300, which llama.cpp does not have")
+    assert d == "IQ2_KT of ik_llama.cpp"
 
 
 def test_no_such_file(tmp_path: Path) -> None:

@@ -152,6 +152,18 @@ def test_a_hit_needs_the_blocks_inside_the_window_alone() -> None:
     assert local[10:] == manager.block_tables(first)[1][10:14] and set(local[:10]) == {-1}
 
 
+def test_a_hit_is_admitted_with_the_blocks_for_what_follows() -> None:
+    """Blocks of its prefix that are behind the window are none that it can use again."""
+    manager = make_manager(100)
+    advance(manager, make_request("first", 60), 60)
+    again, num_free = make_request("again", 120), manager.block_pool.num_free_blocks
+    plan = manager.plan_admission(again)
+    again.num_computed_tokens = manager.hold(plan)
+    manager.admit(plan)
+    assert advance(manager, again, again.num_computed_tokens + manager.needs.max_chunk)
+    assert num_free - manager.block_pool.num_free_blocks <= plan.num_needed
+
+
 def test_a_hit_is_the_deepest_point_that_all_groups_have() -> None:
     manager = make_manager(100)
     first = make_request("first", 60)

@@ -88,6 +88,7 @@ def test_replay_and_export_on_the_command_line(
     assert (tmp_path / "site" / "trace.jsonl.gz").is_file()
     assert run_command_line(["page", "export"]) == 2
     assert run_command_line(["page", str(tmp_path / "nowhere")]) == 2
+    assert run_command_line(["page", "--port", "65536"]) == 2
 
 
 def test_page_serves_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,6 +296,17 @@ def test_delimiters_without_a_character_come_to_an_end() -> None:
     assert sorted((message.reasoning + message.content).replace("\n", "")) == list("aaxy")
 
 
+def test_a_region_without_delimiters_may_follow_another() -> None:
+    """Reasoning ends and content begins at the same place, where neither has a character of its own."""
+    template = ResponseTemplate.compile(
+        spec(
+            reasoning={"open": "<r>", "close_pattern": "(?=Answer)"},
+            content={"open_pattern": "(?=Answer)"},
+        )
+    )
+    assert message_of(read(template, ["<r>why", "Answer: 4"])) == Message("why", "Answer: 4", [])
+
+
 class TestFormat:
     @pytest.mark.parametrize(
         ("chat_template", "family"),
