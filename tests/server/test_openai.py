@@ -139,9 +139,11 @@ def test_lm_eval_local_completions_gets_the_engines_own_numbers(server: RunningS
 
 def test_echo_without_an_answer(server: RunningServer) -> None:
     body = {"prompt": CAPITAL, "echo": True, "max_tokens": 0, "logprobs": 2, "temperature": 0}
+    body["return_token_ids"] = True
     reply = server.post("/v1/completions", body).json
     (choice,) = reply["choices"]
     assert choice["text"] == CAPITAL and choice["finish_reason"] == "length"
+    assert choice["token_ids"] == []
     assert reply["usage"]["completion_tokens"] == 0
     assert len(choice["logprobs"]["tokens"]) == reply["usage"]["prompt_tokens"]
     offsets = choice["logprobs"]["text_offset"]

@@ -1,6 +1,8 @@
 """OpenTelemetry: a span for each call under the client's own trace, its phases, and the durations."""
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -130,3 +132,34 @@ def test_a_call_that_is_refused_makes_no_span(
     assert server.post("/v1/chat/completions", {**BODY, "temperature": -1}).status == 400
     assert server.post("/v1/completions", {"prompt": "word " * 3000}).status == 400
     assert not exporter.get_finished_spans()
+
+
+def test_a_collector_gets_spans_and_durations_under_the_name_of_the_service(
+    server: RunningServer,
+) -> None:
+    bodies: dict[str, bytes] = {}
+    ended: list[Generation] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies[self.path] = self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{collector.server_port}"
+        telemetry, end = Telemetry.exporting(address, "tested")
+        server.service.on_ended += [telemetry.record, ended.append]
+        server.post("/v1/completions", {"prompt": "Once", "max_tokens": 2})
+        server.wait_until(lambda: bool(ended), "the call's end")
+        end()
+        collector.shutdown()
+        thread.join()
+    assert bodies.keys() == {"/v1/traces", "/v1/metrics"}
+    for body in bodies.values():
+        assert b"service.name" in body and b"unknown_service" not in body

@@ -306,8 +306,11 @@ def test_the_drafts_of_a_loop_are_right() -> None:
     _, num_plain = complete(fake_engine(), params)
     engine = fake_engine(speculation="ngram", num_draft_tokens=6)
     _, num_steps = complete(engine, params)
-    assert engine.speculation is not None
-    assert num_steps < 0.25 * num_plain and engine.speculation.acceptance > 0.9
+    so_far = engine.speculation
+    assert so_far is not None and num_steps < 0.25 * num_plain and so_far.acceptance > 0.9
+    counts = list(so_far.right_by_position)
+    complete(engine, params)
+    assert so_far.right_by_position == counts  # as they were then
 
 
 def test_the_time_of_decode_steps_counts_whether_drafts_were_asked_for_or_not() -> None:

@@ -75,6 +75,15 @@ def add_many(engine: LLMEngine, count: int) -> None:
         engine.add_request(prompt, params)
 
 
+def test_nothing_is_kept_for_subscribers_that_there_are_not() -> None:
+    engine = crowded_engine()
+    for number in range(8):
+        engine.add_request([number + 1] * 60, GREEDY)
+    run(engine)
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    assert pool.index._num_evicted and pool.log.take() == ((), ())
+
+
 def test_a_recording_is_gapless_and_valid() -> None:
     engine = crowded_engine()
     records = listen(engine)

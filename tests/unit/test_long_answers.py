@@ -12,6 +12,7 @@ import pytest
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, CompletionOutput
+from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.text.responses import tool_calls
 from pellucid.text.responses.format import find_response_format
 from pellucid.text.responses.parser import ResponseParser
@@ -22,6 +23,12 @@ from support.fake_model import fake_engine
 
 PIECE = "x" * 4000  # long, so that copies of the text outweigh all else that a token takes
 FOLDER = Path(find_response_format.__code__.co_filename).with_name("families")
+
+
+def test_a_view_of_an_answer_is_a_sequence_of_its_tokens() -> None:
+    view, tokens = AnswerTokens([5, 6, 7, 8], 3, (9,)), [5, 6, 7, 9]
+    assert [view[index] for index in range(-4, 4)] == [*tokens, *tokens]
+    assert list(view) == tokens and view[1:] == tokens[1:] and view[::-2] == tokens[::-2]
 
 
 def bytes_taken(calls: Iterable[Callable[[], object]]) -> int:

@@ -288,10 +288,7 @@ class PrefixStore:
         """The first of the needed keys whose block is not there, or not sound. If there is none, `contents` has all of
         them."""
         for index in needed:
-            if index in contents:
-                if contents[index] is None:
-                    return index
-            elif not self._has(read.keys[index].key.block_hash):
+            if index not in contents and not self._has(read.keys[index].key.block_hash):
                 return index
         for index in needed:
             if index not in contents:
