@@ -162,15 +162,28 @@ test-real: $(VENV)/.oracle
 
 # make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
 COVERAGE := build/mutants/coverage
+MUTANT := build/mutants/tree
+PATH_TO_MUTANT := PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(abspath tools/mutants):$(abspath $(MUTANT)/src)
 mutants: $(VENV)/.mutants $(COVERAGE)/commit
-	$(BIN)/python tools/mutants $(FOLDERS) $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %)
+	test -d $(MUTANT) || git worktree add -q --detach $(MUTANT)
+	commit=$$(git stash create); git -C $(MUTANT) checkout -qf --detach $${commit:-$$(git rev-parse HEAD)}
+	ln -sf $(abspath $(VENV))/lib/python*/site-packages/pellucid/_native*.so $(MUTANT)/src/pellucid
+ifneq ($(filter csrc%,$(FOLDERS)),)
+	$(CMAKE_TESTS) -S $(MUTANT) -B $(MUTANT)/build/checked -DPELLUCID_SANITIZE=unreachable -DSKBUILD=ON \
+	  -DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS -DSKBUILD_SABI_COMPONENT= -DPython_EXECUTABLE=$(abspath $(BIN)/python)
+	$(BIN)/ninja -C $(MUTANT)/build/checked
+	ln -sf $(abspath $(MUTANT))/build/checked/_native*.so $(MUTANT)/src/pellucid
+endif
+	cd $(MUTANT) && $(PATH_TO_MUTANT) python $(abspath tools/mutants) $(filter csrc%,$(FOLDERS)) \
+	  $(or $(patsubst %,src/pellucid/%,$(filter-out csrc%,$(FOLDERS))),$(if $(FOLDERS),,src/pellucid)) \
+	  $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %)
 
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
 $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
-	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -q $(PARALLEL) --cov=pellucid --cov-context=test \
-	  --cov-report= --junitxml=$(@D)/tests.xml -o junit_family=xunit1 \
-	  $(addprefix --ignore=tests/,oracle device integrations page hostile real cluster)
+	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -vv $(PARALLEL) --cov=pellucid --cov-context=test \
+	  --cov-report= --durations=0 $(addprefix --ignore=tests/,oracle device integrations page hostile real cluster) \
+	  > $(@D)/durations || tail -20 $(@D)/durations
 	git rev-parse HEAD > $@
 
 # make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another
