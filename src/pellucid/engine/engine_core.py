@@ -200,7 +200,10 @@ class EngineCore:
         """Clears the prefix index, and fails every started request."""
         error = lost.__cause__ or lost
         assert isinstance(error, Exception)
-        _log.error("blocks could not be moved", exc_info=error)
+        if isinstance(error, BlocksLostError):  # with a machine, which is no fault of this one
+            _log.error("blocks are lost: %s", error)
+        else:
+            _log.error("blocks could not be moved", exc_info=error)
         self._kv_cache_manager.reset_prefix_cache()
         self.scheduler.cancel_reading()
         return _errors((each.request_id for each in self.scheduler.started_requests()), error)
