@@ -1,6 +1,6 @@
 """Speculation on real text: an answer in a chat, code that goes on, and an edit, with a real model.
 
-    python benchmarks/real_speculation.py MODEL [--tokens 128] [--rounds 5]
+    python benchmarks/real_speculation.py MODEL [--tokens 128] [--rounds 5] [--row-cost V]
 
 For each text and proposer, greedily and drawn at temperature 0.7:
 
@@ -9,6 +9,9 @@ tokens a step   of decode
 rows            rows that all steps compute, divided by those without drafts: the work that drafts add
 speed           processor time of one thread without drafts, divided by that with them: median of rounds in turn
 
+With --row-cost, `auto` decides by steps of 1 + V (rows - 1) plain steps in place of measured ones, and so is "speed":
+what it loses or gains where no other program disturbs its times. The text, its drafts and what is right are real.
+
 Then what a draft model would gain by the formula, E / (k c + v) with the best k: v, what verifying k drafts takes, is
 that of `ngram` in the greedy edit; c, what a draft takes, is the size of the draft model as a share of the model's.
 """
@@ -16,7 +19,7 @@ that of `ngram` in the greedy edit; c, what a draft takes, is the size of the dr
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pellucid.engine import LLMEngine
@@ -26,6 +29,7 @@ from pellucid.inputs.prompts import ChatPrompt, Prompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.outputs import SpeculationStatistics
+from pellucid.speculation.draft_policy import DecodeStep, DraftOutcome, DraftPolicy
 
 CODE = """class Account:
     def __init__(self, owner, balance=0):
@@ -82,6 +86,19 @@ class Run:
         return self.num_steps + self.num_drafts
 
 
+def decide_by_rows(row_cost: float) -> None:
+    """Gives policies steps of 1 + row_cost (rows - 1) seconds, and drafts that take no time to make."""
+    record = DraftPolicy.record
+
+    def record_by_rows(
+        self: DraftPolicy, outcomes: Iterable[DraftOutcome], step: DecodeStep
+    ) -> float:
+        seconds = 1 + row_cost * (step.num_rows - 1)
+        return record(self, outcomes, step._replace(seconds=seconds, drafting_seconds=0.0))
+
+    DraftPolicy.record = record_by_rows  # type: ignore[method-assign]
+
+
 def run(engine: LLMEngine, prompt: Prompt, params: SamplingParams) -> Run:
     """In an engine that has seen no other text."""
     (answer,) = engine.add_request(prompt, params).outputs
@@ -116,7 +133,10 @@ def main() -> None:
     parser.add_argument("model", help="as `pellucid run`")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer (128)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--row-cost", type=float, metavar="V", help="see above")
     args = parser.parse_args()
+    if args.row_cost is not None:
+        decide_by_rows(args.row_cost)
     config = EngineConfig(
         model=args.model, num_threads=1, max_model_len=1024, kv_cache_memory=1 << 27
     )
@@ -131,10 +151,10 @@ def main() -> None:
             )
             found = measure(model, config, prompt, params, args.rounds)
             for mode in MODES[1:]:
-                print_row(name, temperature, mode, found[mode], found["off"])
+                print_row(name, temperature, mode, found[mode], found["off"], args.row_cost)
             if (name, temperature) == ("edit", 0.0):
                 verify_cost = cost_of_a_draft(found["ngram"], found["off"])
-    print_pairs(verify_cost)
+    print_pairs(verify_cost if args.row_cost is None else args.row_cost)
 
 
 def cost_of_a_draft(drafted: list[Run], plain: list[Run]) -> float:
@@ -160,7 +180,12 @@ def print_pairs(verify_cost: float) -> None:
 
 
 def print_row(
-    name: str, temperature: float, mode: str, drafted: list[Run], plain: list[Run]
+    name: str,
+    temperature: float,
+    mode: str,
+    drafted: list[Run],
+    plain: list[Run],
+    row_cost: float | None,
 ) -> None:
     """Sums of all rounds: what `auto` drafts depends on measured times."""
     num_drafts, num_right = (
@@ -169,9 +194,11 @@ def print_row(
     num_steps, num_plain = (sum(each.num_steps for each in runs) for runs in (drafted, plain))
     rows = sum(each.num_rows for each in drafted) / sum(each.num_rows for each in plain)
     ratios = [own.seconds / other.seconds for own, other in zip(plain, drafted, strict=True)]
+    if row_cost is not None:
+        ratios = [num_plain / (num_steps + row_cost * num_drafts)]
     print(
         f"| {name} | {temperature} | {mode} | {num_right} of {num_drafts} | {num_plain / num_steps:.2f} | "
-        f"{rows:.2f} | {statistics.median(ratios):.2f} |",
+        f"{rows:.2f} | {statistics.median(ratios):.3f} |",
         flush=True,
     )
 
