@@ -22,18 +22,21 @@ struct PackedView {
   std::int64_t num_tiles;    // along K; the last one may be padded with weights of zero
 };
 
-// The most times that a group of s8 may halve the scale of its row, and the factor that is left
+// The most times that a group of s8 may halve the scale of its row, and the share that is left
 // then.
 constexpr int kMaxHalvings = 31;
 constexpr float kMostHalved = 0x1p-31f;
 
-// The facts behind the codes of a group. A value is its row's scale * 2^-halvings * code. Groups
-// are summed in units of scale * kMostHalved, in which no group's factor is below one.
+// The square root of two. The last bit of its mantissa is 1, that of a power of two 0.
+constexpr float kRootTwo = 0x1.6a09e6p0f;
+
+// The facts behind the codes of a group. A value is its row's scale * the group's share * code.
+// Groups are summed in units of scale * kMostHalved, in which no group's share is below one.
 struct GroupFacts {
   std::int32_t start;  // of an accumulator: -zero point * sum of codes; -sum where columns have
                        // zero points of their own
-  std::int32_t raise;  // (kMaxHalvings - halvings) << 23: added to a float's bits, it multiplies
-  float sum;           // of codes, raised; there for minimums only
+  float share;         // in units of kMostHalved: a power of two, or kRootTwo times one
+  float sum;           // of codes, times the share; there for minimums only
 };
 
 constexpr std::int64_t group_facts_bytes(const FormatInfo& info) {

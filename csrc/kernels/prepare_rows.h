@@ -14,13 +14,15 @@ namespace {
 // overflow, and the smallest scale of a group, amax / 127 * 2^-kMaxHalvings, is a normal float.
 constexpr std::int32_t kSmallestRowBits = 0x17800000;
 
-// Quantizes a row to s8 codes with one scale, which each group may halve. In IEEE single precision,
-// with max |x| of the row and of the group:
+// Quantizes a row to s8 codes with one scale, which each group may halve, and divide by the square
+// root of two. In IEEE single precision, with max |x| of the row and of the group:
 //     scale = row max / 127
 //     halvings = the most, up to kMaxHalvings, with group max * 2^halvings <= row max
-//     code = round to nearest even(x * (127 / row max * 2^halvings))
-// so that x is about scale * 2^-halvings * code. A row whose max is below 2^-80 counts as zero, and
-// one with an infinity or a NaN gets the scale NaN, so that every output shows it.
+//     root = sqrt(2) if halvings < kMaxHalvings and group max * 2^halvings * sqrt(2) <= row max
+//            else 1
+//     code = round to nearest even(x * (127 / row max * 2^halvings * root))
+// so that x is about scale / (2^halvings * root) * code. A row whose max is below 2^-80 counts as
+// zero, and one with an infinity or a NaN gets the scale NaN, so that every output shows it.
 // kZeroPoint is that of the weights' codes as the kernel's loads give them, 1 if columns have zero
 // points of their own.
 template <class S, Format kFormat, int kZeroPoint>
@@ -54,7 +56,7 @@ struct QuantizedRow {
     std::int32_t max_bits = 0;
     for (std::int64_t g = 0; g < num_groups(); ++g) {
       const std::int32_t bits = max_abs_bits<S>(inputs(g), size(g), group_inputs());
-      facts(g).raise = bits;  // for the second round
+      facts(g).start = bits;  // for the second round
       if (bits > max_bits) max_bits = bits;
     }
     if (max_bits < kSmallestRowBits || max_bits >= kInfinityBits) {
@@ -65,12 +67,16 @@ struct QuantizedRow {
     const std::int32_t inverse_bits = bits_of_float(127.0f / row_max);
     for (std::int64_t g = 0; g < num_groups(); ++g) {
       // The difference of two floats' bits without the bits of the mantissa.
-      const std::int32_t exponent = (max_bits - facts(g).raise) >> kMantissaBits;
+      const std::int32_t exponent = (max_bits - facts(g).start) >> kMantissaBits;
       const std::int32_t halvings = exponent < kMaxHalvings ? exponent : kMaxHalvings;
-      const float inverse = float_of_bits(inverse_bits + (halvings << kMantissaBits));
-      const std::int32_t sum =
-          round_to_codes<S>(inputs(g), size(g), group_inputs(), inverse, codes(g));
-      set_facts(g, sum, (kMaxHalvings - halvings) << kMantissaBits);
+      const std::int32_t raise = halvings << kMantissaBits;
+      const bool has_root =
+          halvings < kMaxHalvings && float_of_bits(facts(g).start + raise) * kRootTwo <= row_max;
+      const float inverse = float_of_bits(inverse_bits + raise);
+      const std::int32_t sum = round_to_codes<S>(inputs(g), size(g), group_inputs(),
+                                                 has_root ? inverse * kRootTwo : inverse, codes(g));
+      const float share = float_of_bits(kOneBits + (kMaxHalvings << kMantissaBits) - raise);
+      set_facts(g, sum, has_root ? share / 2 * kRootTwo : share);
     }
     return row_max / 127.0f;
   }
@@ -80,16 +86,14 @@ struct QuantizedRow {
       for (std::int64_t i = 0; i < group_inputs(); i += S::kLanes) {
         S::store_i8(codes(g) + i, S::zero_i32());
       }
-      set_facts(g, 0, 0);
+      set_facts(g, 0, 1.0f);
     }
   }
 
-  void set_facts(std::int64_t g, std::int32_t sum, std::int32_t raise) const {
+  void set_facts(std::int64_t g, std::int32_t sum, float share) const {
     facts(g).start = -kZeroPoint * sum;
-    facts(g).raise = raise;
-    if constexpr (kInfo.has_minimums) {
-      facts(g).sum = static_cast<float>(sum) * float_of_bits(kOneBits + raise);
-    }
+    facts(g).share = share;
+    if constexpr (kInfo.has_minimums) facts(g).sum = static_cast<float>(sum) * share;
   }
 };
 

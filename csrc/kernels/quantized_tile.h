@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "codebook.h"
+#include "int8_codes.h"
 #include "linear_tiles.h"
 
 namespace pellucid {
@@ -134,10 +136,59 @@ inline __attribute__((always_inline)) void add_upper_tile_products(
   }
 }
 
-// Formats with a scale per group: the sum of a group is exact, then scaled to a float. The factor
-// of a group of activations is a power of two, which is added to the exponents of the weights'
-// scales, because a multiplication would use the same execution ports as dot products. A scale of
-// zero becomes 2^-127 times this factor, far below the rounding error of any other scale.
+// The scales of a group's weights times the share of a row's group of activations: a product for
+// each row.
+template <class S, int kVectors>
+struct MultipliedScales {
+  explicit MultipliedScales(const typename S::F32 (&group)[kVectors]) {
+    for (int v = 0; v < kVectors; ++v) scales[v] = group[v];
+  }
+
+  typename S::F32 scales[kVectors];
+
+  struct Row {
+    const MultipliedScales& group;
+    typename S::F32 share;
+
+    typename S::F32 operator[](int v) const { return S::mul(group.scales[v], share); }
+  };
+  Row of_row(const GroupFacts& facts) const { return {*this, S::broadcast(facts.share)}; }
+};
+
+// Likewise, where products need the execution ports of dot products: the power of two in a share is
+// added to the exponents of the scales. Several rows share the products with the root of two, and
+// one row has one. A scale of zero becomes 2^-127 times the power, far below the rounding error of
+// any other scale.
+template <class S, int kRows, int kVectors>
+struct RaisedScales {
+  explicit RaisedScales(const typename S::F32 (&group)[kVectors]) {
+    for (int v = 0; v < kVectors; ++v) {
+      scales[0][v] = group[v];
+      if constexpr (kRows > 1) scales[1][v] = S::mul(group[v], S::broadcast(kRootTwo));
+    }
+  }
+
+  typename S::F32 scales[kRows > 1 ? 2 : 1][kVectors];
+
+  struct Row {
+    const typename S::F32 (&scales)[kVectors];
+    typename S::F32 root;  // of one row
+    typename S::I32 raise;
+
+    typename S::F32 operator[](int v) const {
+      return S::add_to_bits(kRows > 1 ? scales[v] : S::mul(scales[v], root), raise);
+    }
+  };
+  Row of_row(const GroupFacts& facts) const {
+    const std::int32_t bits = bits_of_float(facts.share);
+    const std::int32_t mantissa = bits & ((1 << kMantissaBits) - 1);
+    const int index = kRows > 1 ? mantissa & 1 : 0;
+    return {scales[index], S::broadcast(float_of_bits(kOneBits + mantissa)),
+            S::broadcast_i32(bits - mantissa - kOneBits)};
+  }
+};
+
+// Formats with a scale per group: the sum of a group is exact, then scaled to a float.
 template <class S, Format kFormat>
 struct GroupTile {
   static constexpr FormatInfo kInfo = format_info(kFormat);
@@ -164,6 +215,10 @@ struct GroupTile {
   }
 
  private:
+  template <int kRows, int kVectors>
+  using Scales = std::conditional_t<S::kProductsDelayDots, RaisedScales<S, kRows, kVectors>,
+                                    MultipliedScales<S, kVectors>>;
+
   template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, const Panels& panels, int column,
                           const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
@@ -229,13 +284,13 @@ struct GroupTile {
     for (int v = 0; v < kVectors; ++v) {
       w_scale[v] = load_scales<S, kFormat>(tile + kWeightBytes, factors, column + v * S::kLanes);
     }
+    const Scales<kRows, kVectors> scales(w_scale);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const typename S::I32 raise = S::broadcast_i32(facts(x + r * x_stride).raise);
+      const auto of_row = scales.of_row(facts(x + r * x_stride));
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        totals[r][v] =
-            S::fma(S::to_f32(sums[r][v]), S::add_to_bits(w_scale[v], raise), totals[r][v]);
+        totals[r][v] = S::fma(S::to_f32(sums[r][v]), of_row[v], totals[r][v]);
       }
     }
     if constexpr (kInfo.has_minimums) {

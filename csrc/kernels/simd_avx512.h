@@ -13,6 +13,7 @@ namespace {
 struct Simd {
   static constexpr int kLanes = 16;
   static constexpr bool kHasSignedCodes = false;
+  static constexpr bool kProductsDelayDots = true;
 
   using F32 = __m512;
   using I32 = __m512i;

@@ -29,6 +29,9 @@ struct Simd {
 
   // Whether load_quads_8bit() makes codes signed, for dot products of two signed operands.
   static constexpr bool kHasSignedCodes = true;
+  // Whether products of floats take execution ports that dot products need; here, so that both ways
+  // around are tested on each machine.
+  static constexpr bool kProductsDelayDots = true;
 
   // Register tiles: how many vectors of columns for a number of rows, and the most rows.
   static constexpr int quantized_vectors(int) { return 1; }

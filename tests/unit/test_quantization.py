@@ -172,8 +172,11 @@ def test_activations_one_by_one(seed, num_rows, num_inputs, group_size, spread):
             while halvings < 31 and group_max * np.float32(2) ** (halvings + 1) <= row_max:
                 halvings += 1
             index = row, start // group_size
-            assert rows.shares[index] == 2.0**-halvings
-            inverse = np.float32(127) / row_max * np.float32(2**halvings)
+            share, inverse = 2.0**-halvings, np.float32(127) / row_max * np.float32(2**halvings)
+            root = np.float32(2**0.5)
+            if halvings < 31 and group_max * np.float32(2) ** halvings * root <= row_max:
+                share, inverse = share / 2 * root, inverse * root
+            assert rows.shares[index] == share
             expected = [int(np.rint(value * inverse)) for value in group]
             assert rows.codes[index][: len(group)].tolist() == expected
             assert not rows.codes[index][len(group) :].any()
@@ -184,15 +187,16 @@ def test_ties_go_to_the_even_code():
     assert quantize_activations(x, 32).codes[0, 0, :6].tolist() == [127, 0, 2, 2, 0, -2]
 
 
-def test_the_codes_of_a_group_use_at_least_half_of_their_range():
+def test_the_codes_of_a_group_use_seven_tenths_of_their_range():
     """Down to 2^-31 of the row's maximum; below, the step stays what it is there."""
     x = np.zeros((1, 40 * 32), np.float32)
     x[0, ::32] = 1.5 * np.exp2(-np.arange(40, dtype=np.float32))
-    x[0, 32] = 1.0  # 1.5 times less: not halved
+    x[0, 32:96:32] = 1.25, 1.0  # 1.2 times less than the row's: the same step; 1.5 times: a smaller
     rows = quantize_activations(x, 32)
     codes = rows.codes[0, :, 0].tolist()
-    assert codes == [127, 85] + [127] * 30 + [64, 32, 16, 8, 4, 2, 1, 0]
-    assert rows.shares[0].tolist() == [1, 1] + [2.0**-n for n in range(2, 32)] + [2.0**-31] * 8
+    assert codes == [127, 106, 120] + [127] * 29 + [64, 32, 16, 8, 4, 2, 1, 0]
+    shares = [1, 1, np.float32(2**0.5) / 2] + [2.0**-n for n in range(3, 32)] + [2.0**-31] * 8
+    assert rows.shares[0].tolist() == shares
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

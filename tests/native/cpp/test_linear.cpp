@@ -234,10 +234,13 @@ DefinedRow define_row(const float* x, const Weights& w, Activations activations)
     const double group_max = double{max_abs(x, begin, end)};
     int halvings = 0;
     while (halvings < 31 && std::ldexp(group_max, halvings + 1) <= double{row_max}) ++halvings;
-    row.scales.push_back(std::ldexp(double{scale}, -halvings));
-    for (std::int64_t i = begin; i < end; ++i) {
-      row.values[i] = std::nearbyint(x[i] * std::ldexp(inverse, halvings));
-    }
+    constexpr float kRootTwo = 0x1.6a09e6p0f;
+    const float raised = static_cast<float>(std::ldexp(group_max, halvings));
+    const bool has_root = halvings < 31 && raised * kRootTwo <= row_max;
+    const double share = has_root ? double{kRootTwo} / 2 : 1.0;
+    row.scales.push_back(double{scale} * std::ldexp(share, -halvings));
+    const float group_inverse = std::ldexp(inverse, halvings) * (has_root ? kRootTwo : 1.0f);
+    for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * group_inverse);
   }
   return row;
 }

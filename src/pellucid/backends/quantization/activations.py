@@ -9,6 +9,7 @@ import numpy.typing as npt
 LARGEST_CODE = 127
 SMALLEST_AMAX = np.float32(2.0**-80)  # below, halved scales and their inverses could leave f32
 MAX_HALVINGS = 31
+ROOT_TWO = np.float32(2**0.5)
 _MANTISSA_BITS = 23
 
 
@@ -18,7 +19,7 @@ class QuantizedRows:
 
     Args:
         codes: [T, groups, group_size], -127 .. 127.
-        shares: [T, groups], powers of two from 2^-31 to 1.
+        shares: [T, groups], from 2^-31 to 1: powers of two, and `ROOT_TWO` times such.
         scales: [T].
     """
 
@@ -29,11 +30,12 @@ class QuantizedRows:
 
 def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
     """Dynamic symmetric int8, in IEEE single precision: a scale per row, which each group of neighbouring
-    inputs halves as often as its own numbers allow, so that a group's factor is a power of two.
+    inputs halves, and divides by the root of two, as often as its own numbers allow.
 
-        scale = row max / 127
+        scale = row max / 127,  maxima of |x|
         halvings = the most, up to 31, with group max * 2^halvings <= row max
-        code = round to nearest even(x * (127 / row max * 2^halvings)),  maxima of |x|
+        root = sqrt(2) if halvings < 31 and group max * 2^halvings * sqrt(2) <= row max else 1
+        code = round to nearest even(x * (127 / row max * 2^halvings * root))
 
     A row whose max is below 2^-80 counts as zero. One with an infinity or a NaN gets the scale NaN, so
     that it is seen in every output.
@@ -59,9 +61,12 @@ def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
     # Floats as integers: of their difference, what is above the mantissa.
     exponents = (row_max[:, None].view(np.int32) - group_max.view(np.int32)) >> _MANTISSA_BITS
     halvings = np.minimum(exponents, MAX_HALVINGS)
-    inverses = np.ldexp((np.float32(LARGEST_CODE) / row_max)[:, None], halvings)
+    raised = np.ldexp(group_max, halvings) * ROOT_TWO
+    has_root = (halvings < MAX_HALVINGS) & (raised <= row_max[:, None])
+    roots = np.where(has_root, ROOT_TWO, np.float32(1))
+    inverses = np.ldexp((np.float32(LARGEST_CODE) / row_max)[:, None] * roots, halvings)
     return QuantizedRows(
         np.rint(groups * inverses[:, :, None]).astype(np.int8),
-        np.ldexp(np.float32(1), -halvings),
+        np.ldexp(roots, -halvings - has_root),
         np.where(finite, scales, np.float32(np.nan)),
     )
