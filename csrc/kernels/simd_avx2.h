@@ -59,9 +59,6 @@ struct Simd {
   static I32 zero_i32() { return _mm256_setzero_si256(); }
   static I32 broadcast_i32(std::int32_t x) { return _mm256_set1_epi32(x); }
   static F32 to_f32(I32 x) { return _mm256_cvtepi32_ps(x); }
-  static F32 add_to_bits(F32 a, I32 b) {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), b));
-  }
   static I32 round(F32 x) { return _mm256_cvtps_epi32(x); }
   static F32 power_of_two(I32 n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(add_i32(n, broadcast_i32(127)), 23));

@@ -57,9 +57,6 @@ struct Simd {
   static I32 zero_i32() { return broadcast_i32(0); }
   static I32 broadcast_i32(std::int32_t x) { return vdupq_n_s32(x); }
   static F32 to_f32(I32 x) { return vcvtq_f32_s32(x); }
-  static F32 add_to_bits(F32 a, I32 b) {
-    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), b));
-  }
   static I32 round(F32 x) { return vcvtnq_s32_f32(x); }
   static F32 power_of_two(I32 n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(add_i32(n, broadcast_i32(127)), 23));

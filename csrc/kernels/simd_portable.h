@@ -18,6 +18,9 @@ struct Simd {
   struct I32 {
     std::int32_t lane[kLanes];
   };
+  struct Mask {
+    bool lane[kLanes];
+  };
   // Four bytes of each column: weights or codes of four neighbouring inputs.
   struct Quads {
     std::uint8_t byte[4 * kLanes];
@@ -97,9 +100,13 @@ struct Simd {
   static F32 to_f32(const I32& x) {
     return each<F32>([&](int i) { return static_cast<float>(x.lane[i]); });
   }
-  // The float whose bits are those of a, as an integer, + b.
-  static F32 add_to_bits(const F32& a, const I32& b) {
+  static Mask is_not_zero(const F32& a) {
+    return each<Mask>([&](int i) { return a.lane[i] != 0.0f; });
+  }
+  // In the lanes of a mask the float whose bits are those of a, as an integer, + b; else a.
+  static F32 add_to_bits(const Mask& lanes, const F32& a, const I32& b) {
     return each<F32>([&](int i) {
+      if (!lanes.lane[i]) return a.lane[i];
       std::uint32_t bits;
       __builtin_memcpy(&bits, &a.lane[i], sizeof(bits));
       return float_of_bits(bits + static_cast<std::uint32_t>(b.lane[i]));
