@@ -11,20 +11,20 @@ const SHOWN = 5;
 
 /**
  * Texts with their shares of 1, and what is left.
- * @param {{title: string, kind: string, rows: [string, number][], rest: string}} props `kind`: the class of the bars
+ * @param {{title: string, tint: string, rows: [string, number][], rest: string}} props `tint`: the class of the bars
  */
-const Shares = ({ title, kind, rows, rest }) => html`<table class="candidates shares">
+const Shares = ({ title, tint, rows, rest }) => html`<table class="candidates shares">
   <caption>${title}</caption>
   <tbody>
-    ${rows.map(([text, share]) => html`<${Row} text=${legible(text)} share=${share} kind=${kind} style="mono text" />`)}
-    <${Row} text=${rest} share=${Math.max(0, 1 - rows.reduce((sum, [, share]) => sum + share, 0))} kind=${kind} style="" />
+    ${rows.map(([text, share]) => html`<${Row} text=${legible(text)} share=${share} tint=${tint} style="mono text" />`)}
+    <${Row} text=${rest} share=${Math.max(0, 1 - rows.reduce((sum, [, share]) => sum + share, 0))} tint=${tint} style="" />
   </tbody>
 </table>`;
 
-/** @param {{text: string, share: number, kind: string, style: string}} props */
-const Row = ({ text, share, kind, style }) => html`<tr>
+/** @param {{text: string, share: number, tint: string, style: string}} props */
+const Row = ({ text, share, tint, style }) => html`<tr>
   <td class=${style}>${text}</td>
-  <td class="wide"><span class=${`bar ${kind}`}><i style=${{ width: `${100 * share}%` }}></i></span></td>
+  <td class="wide"><span class=${`bar ${tint}`}><i style=${{ width: `${100 * share}%` }}></i></span></td>
   <td class="number">${percent(share)}</td>
 </tr>`;
 
@@ -62,8 +62,8 @@ export const choosing = {
     };
   },
   Show: ({ result }) => html`<div class="two-strips">
-    <${Shares} title="The likeliest tokens" kind="" rows=${result.candidates} rest=${`${count(result.vocab - result.candidates.length)} others`} />
-    <${Shares} title="What was read, mean of all layers and heads" kind="sun" rows=${result.read} rest="the first token, and others" />
+    <${Shares} title="The likeliest tokens" tint="" rows=${result.candidates} rest=${`${count(result.vocab - result.candidates.length)} others`} />
+    <${Shares} title="What was read, mean of all layers and heads" tint="sun" rows=${result.read} rest="the first token, and others" />
   </div>
   <p class="faint small">The first token takes ${percent(result.first)} of what is read: models put there what they need nowhere else.</p>`,
   check: {
