@@ -158,7 +158,9 @@ def test_as_many_requests_run_together_as_are_planned(
 def test_a_context_that_does_not_fit_does_in_the_format_that_the_error_names(
     tmp_path: Path, dtype: str
 ) -> None:
-    knobs = {"model": str(write_checkpoint(tmp_path, DENSE)), "block_size": 16, **SMALL}
+    # The codes of smaller heads are padded to 32.
+    checkpoint = write_checkpoint(tmp_path, DENSE, config_overrides={"head_dim": 64})
+    knobs = {"model": str(checkpoint), "block_size": 16, **SMALL}
     sizes = []
     for each in ("bf16", dtype):
         plan = find_planned_model(None, EngineConfig(kv_cache_dtype=each, **knobs)).engine_plan(

@@ -20,7 +20,10 @@ def assert_equal(actual, expected):
     for field in dataclasses.fields(expected):
         if field.name != "block_tables":
             mine, wanted = getattr(actual, field.name), getattr(expected, field.name)
-            assert mine.tolist() == wanted.tolist(), field.name
+            if wanted is None:
+                assert mine is None, field.name
+            else:
+                assert mine.tolist() == wanted.tolist(), field.name
     for mine, wanted, seq_len in zip(
         actual.block_tables[0], expected.block_tables[0], expected.seq_lens, strict=True
     ):

@@ -296,10 +296,13 @@ class Tokenizer:
     def _check_ids(self, optional: AbstractSet[int | None]) -> None:
         """Raises a ValueError for a token that the model lacks and whose id is not `optional`."""
         hf_tokenizer = self._hf_tokenizer
-        # A dictionary of all tokens takes a tenth of a second; mostly it is enough to count them.
-        num_known = sum(hf_tokenizer.id_to_token(i) is not None for i in range(self.vocab_size))
-        if num_known == hf_tokenizer.get_vocab_size():
-            return
+        # A dictionary of all tokens takes a tenth of a second; mostly it is enough to count them. Not in the
+        # two billion ids that a config may claim.
+        num_tokens = hf_tokenizer.get_vocab_size()
+        if self.vocab_size <= 2 * num_tokens:
+            ids = range(self.vocab_size)
+            if sum(hf_tokenizer.id_to_token(i) is not None for i in ids) == num_tokens:
+                return
         token, largest = max(
             (item for item in hf_tokenizer.get_vocab().items() if item[1] not in optional),
             key=lambda item: item[1],
