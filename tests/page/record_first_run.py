@@ -20,7 +20,7 @@ from pellucid.observing.page_files import WEB_FOLDER
 from support.http_server import running_server
 
 PROMPT = "The Eiffel Tower stands in the city of"
-NUM_TOKENS = 26
+NUM_TOKENS = 15
 BLOCK_TOKENS = 16
 CANDIDATES_KEPT, READ_KEPT = 4, 5
 
