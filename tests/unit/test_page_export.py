@@ -1,6 +1,7 @@
 """The page as a folder, the bundled demonstration, and the verbs trace and page."""
 
 import base64
+import html
 import http.client
 import json
 import re
@@ -11,6 +12,7 @@ import pytest
 
 from pellucid.cli.app import run_command_line
 from pellucid.observing.event_recording import read_recording
+from pellucid.observing.page_bundle import export_file
 from pellucid.observing.page_export import export_page
 from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
 from pellucid.observing.traces.state import TraceState
@@ -138,6 +140,15 @@ def test_one_file_has_all_that_it_names(tmp_path: Path) -> None:
     assert trace in text
     outside = re.findall(r"(?:src|href)=\"(?!data:)[^\"]*\"", text.replace(found[0], ""))
     assert outside == []
+
+
+def test_the_name_of_a_recording_ends_no_script(tmp_path: Path) -> None:
+    trace = tmp_path / "a<!--<script>b.jsonl.gz"
+    trace.write_bytes(DEMO.read_bytes())
+    export_file(tmp_path / "run.html", trace)
+    text = (tmp_path / "run.html").read_text()
+    assert trace.name not in text
+    assert html.escape(trace.name) in text
 
 
 def test_one_file_is_not_written_for_what_is_no_recording(

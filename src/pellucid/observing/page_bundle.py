@@ -3,7 +3,6 @@ file:// addresses, so that modules, styles and the recording stand in the file, 
 
 import base64
 import hashlib
-import html
 import json
 import posixpath
 import re
@@ -17,6 +16,7 @@ from pellucid.observing.page_files import (
     NO_TRACE,
     PageFiles,
     page_files,
+    recorded_head,
 )
 
 _NAMES = "pellucid/"  # before the path of a module, in the import map
@@ -71,7 +71,7 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
         ),
         '<script src="./theme.js"></script>': (
             "<script>",
-            f"{_text(files, 'theme.js')}globalThis.pellucidFiles = {json.dumps(data)};",
+            f"{_text(files, 'theme.js')}globalThis.pellucidFiles = {_json_in_html(data)};",
         ),
         '<script type="module" src="./app.js"></script>': (
             '<script type="module">',
@@ -80,12 +80,8 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
     }
     style = _text(files, "styles.css")
     policy = _policy([text for _, text in scripts.values()], style)
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f'<meta name="pellucid-trace" content="{html.escape(trace)}">'
-    )
     parts = {
-        NO_TRACE: head,
+        NO_TRACE: recorded_head(policy, trace),
         '<link rel="stylesheet" href="./styles.css">': f"<style>{style}</style>",
     }
     parts |= {reference: f"{tag}{text}</script>" for reference, (tag, text) in scripts.items()}
@@ -94,6 +90,11 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
         index = index.replace(reference, part)
     assert '"./' not in index.replace(style, "")
     return index
+
+
+def _json_in_html(value: object) -> str:
+    """JSON that cannot end the script in which it stands, whatever a recording is called."""
+    return json.dumps(value).replace("<", "\\u003c")
 
 
 def _named(importer: str, match: re.Match[str]) -> str:

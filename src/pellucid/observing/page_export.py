@@ -1,11 +1,16 @@
 """Writes the live page as a folder for any web server, with a recorded trace in place of an engine."""
 
-import html
 import shutil
 from pathlib import Path
 
 from pellucid.observing.event_recording import read_recording
-from pellucid.observing.page_files import DEMO_TRACE, NO_TRACE, page_files, security_policy
+from pellucid.observing.page_files import (
+    DEMO_TRACE,
+    NO_TRACE,
+    page_files,
+    recorded_head,
+    security_policy,
+)
 
 TRACE = "trace.jsonl"  # in the folder; .gz behind it if the trace is compressed
 
@@ -47,11 +52,7 @@ def export_page(directory: Path, trace: Path | None) -> Path:
         part for part in security_policy(source).split("; ") if not part.startswith("frame-")
     )
     assert NO_TRACE in source
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f'<meta name="pellucid-trace" content="{html.escape(name)}">'
-    )
-    index.write_text(source.replace(NO_TRACE, head, 1), encoding="utf-8")
+    index.write_text(source.replace(NO_TRACE, recorded_head(policy, name), 1), encoding="utf-8")
     return index
 
 

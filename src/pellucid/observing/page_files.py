@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -92,6 +93,14 @@ def security_policy(index: str) -> str:
             "require-trusted-types-for 'script'",
             "trusted-types pellucid",
         )
+    )
+
+
+def recorded_head(policy: str, trace: str) -> str:
+    """What stands in index.html in place of `NO_TRACE` without a server: the policy, and the recording to show."""
+    return (
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
+        f'<meta name="pellucid-trace" content="{html.escape(trace)}">'
     )
 
 

@@ -68,15 +68,19 @@ class Redactor:
         changes = rule(event)
         if "req" in event:
             changes["req"] = self._name(event["req"])
-        changed = {**event, **changes}
-        return {name: value for name, value in changed.items() if value is not None}
+        return _changed(event, changes)
 
     def _snapshot(self, event: Event) -> Event:
-        hidden = {"prompt_ids", "output_ids", "caller"}
         requests = [
-            {name: value for name, value in request.items() if name not in hidden}
-            | {"req": self._name(request["req"])}
-            | ({"caller": self._caller(request)} if "caller" in request else {})
+            _changed(
+                request,
+                {
+                    "req": self._name(request["req"]),
+                    "caller": self._caller(request),
+                    "prompt_ids": None,
+                    "output_ids": None,
+                },
+            )
             for request in event["requests"]
         ]
         blocks = [[block, owners, self._hash(name)] for block, owners, name in event["blocks"]]
@@ -109,3 +113,8 @@ class Redactor:
 
     def _digest(self, text: str, num_bytes: int) -> str:
         return hashlib.blake2b(text.encode(), key=self._key, digest_size=num_bytes).hexdigest()
+
+
+def _changed(record: Event, changes: Event) -> Event:
+    """A record with other fields; what becomes None is left out."""
+    return {name: value for name, value in {**record, **changes}.items() if value is not None}
