@@ -134,6 +134,7 @@ def test_blocks_of_a_text_are_one_event_and_an_idle_batch_is_empty() -> None:
     reader.read(*batch)
     assert list(reader.chains.values()) == [(0, 0)]
     assert log.add([]).payload == b"\x93\xcb@)\x00\x00\x00\x00\x00\x00\x90\x00"
+    assert [it.number for it in log.since(number)] == [number, number + 1, number + 2, number + 3]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class FetchPolicy:
 
     _clock: Callable[[], float]
     _token_seconds: float = math.inf  # until the first prompt, whatever is fetched is sooner
-    _call_seconds: float = 0.0
+    _call_seconds: float = math.inf
     _last_fetch: float = -math.inf
 
     def note_computed(self, num_tokens: int, seconds: float) -> None:

@@ -114,8 +114,8 @@ class Preemption:
         return claims.of(victim.caller) > claims.of(request.caller, 1, num_blocks)
 
 
-def _rank(claims: Claims | None) -> Callable[[Request], tuple[float, Key]]:
+def _rank(claims: Claims | None) -> Callable[[Request], Key | tuple[float, Key]]:
     """A key for sorting requests: the request with the largest key gives blocks first."""
     if claims is None:
-        return lambda request: (0.0, request.queue_key)
+        return lambda request: request.queue_key
     return lambda request: (claims.of(request.caller), request.queue_key)
