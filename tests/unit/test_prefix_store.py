@@ -414,15 +414,18 @@ def test_a_bound_below_one_block_is_refused(tmp_path: Path) -> None:
 def test_a_disk_that_fails_ends_saving_and_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path)
+    store, goes_on = Store(tmp_path), threading.Event()
     store.put(1)
 
     def fail(*args: object) -> None:
+        goes_on.wait()
         raise OSError(28, "No space left on device", "there")
 
     monkeypatch.setattr(store.directory, "write", fail)
     for number in (2, 3, 4):
-        store.put(number)
+        store.save(block_hash(number), token_ids(number), contents(number))
+    goes_on.set()
+    store.flush()
     assert store.reports == [
         "[Errno 28] No space left on device: 'there': no more blocks are saved"
     ]

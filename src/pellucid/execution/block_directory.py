@@ -149,12 +149,12 @@ class BlockDirectory:
             for entry in _entries(Path(folder.path)):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
+                    if _PARTIAL_NAME.fullmatch(entry.name) and _is_abandoned(status):
+                        os.unlink(entry)
+                except FileNotFoundError:  # another engine has removed it
                     continue
                 if _BLOCK_NAME.fullmatch(entry.name):
                     yield Path(entry.path), status
-                elif _PARTIAL_NAME.fullmatch(entry.name) and _is_abandoned(status):
-                    Path(entry.path).unlink(missing_ok=True)
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
