@@ -34,6 +34,7 @@ def test_flops_of_one_token_by_hand() -> None:
 def test_worked_example_of_the_lesson() -> None:
     assert formulas.token_passes(50, 200, use_kv_cache=False) == 29_900
     assert formulas.token_passes(50, 200, use_kv_cache=True) == 249
+    assert [formulas.token_passes(50, 0, use_kv_cache=it) for it in (False, True)] == [0, 0]
 
 
 def test_matrices_of_a_layer_by_hand() -> None:

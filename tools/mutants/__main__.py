@@ -82,7 +82,9 @@ class CoveringTests:
 
 def what_fails(limit: float, command: list[str]) -> str | None:
     """The test that fails, or else the command."""
-    limited = ["timeout", "--kill-after=9", str(limit * max(1, os.getloadavg()[0])), *command]
+    # A loop without an end stops by its processor time, which other work does not lengthen.
+    waits = limit * max(1, os.getloadavg()[0])
+    limited = ["timeout", "--kill-after=9", str(waits), "prlimit", f"--cpu={limit:.0f}", *command]
     with Path("output").open("w+") as output:  # a pipe would wait for what tests leave behind
         status = subprocess.run(limited, stdout=output, stderr=output, check=False).returncode
         output.seek(0)

@@ -346,6 +346,8 @@ def token_passes(num_prompt_tokens: int, num_output_tokens: int, use_kv_cache: b
     output token costs a pass over everything before it.
     """
     prompt, output = num_prompt_tokens, num_output_tokens
+    if not output:
+        return 0
     if use_kv_cache:
         return prompt + output - 1
     return prompt * output + output * (output - 1) // 2

@@ -268,7 +268,6 @@ def _summary(
                 len(output.prompt_token_ids), len(output.outputs[0].token_ids), arm.use_kv_cache
             )
             for output in outputs
-            if output.outputs[0].token_ids
         ),
         "flops": totals.flops,
         "moved_bytes": totals.moved_bytes,

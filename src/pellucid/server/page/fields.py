@@ -87,8 +87,8 @@ COMPARE_FIELDS = FieldTable(
         batch=f"requests of the kind batch, 2..{MAX_BATCH}",
         drafter="of the kind drafts: ngram looks drafts up in the text, draft asks the draft model",
         num_drafts=f"of the kind drafts: most drafts of a round, 1..{MAX_DRAFT_TOKENS}",
-        runs=f"how often each arm runs, the arms in turn, 1..{MAX_RUNS}; left out, 3",
-        ignore_eos="continue after the model's end tokens, so that all arms have the same length; left out, true",
+        runs=f"how often each arm runs, the arms in turn, 1..{MAX_RUNS}",
+        ignore_eos="continue after the model's end tokens, so that all arms have the same length",
     ),
 )
 LOAD_FIELDS = FieldTable(
