@@ -150,7 +150,7 @@ class BlockDirectory:
                 try:
                     status = entry.stat(follow_symlinks=False)
                     if _PARTIAL_NAME.fullmatch(entry.name) and _is_abandoned(status):
-                        os.unlink(entry)
+                        Path(entry.path).unlink()
                 except FileNotFoundError:  # another engine has removed it
                     continue
                 if _BLOCK_NAME.fullmatch(entry.name):
