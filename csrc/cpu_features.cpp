@@ -61,6 +61,7 @@ std::vector<std::string> detect() {
       {"sse4_1", leaf1.ecx, 19, kNone},
       {"sse4_2", leaf1.ecx, 20, kNone},
       {"bmi2", leaf7.ebx, 8, kNone},
+      {"sha_ni", leaf7.ebx, 29, kNone},
       {"avx", leaf1.ecx, 28, kAvx},
       {"f16c", leaf1.ecx, 29, kAvx},
       {"fma", leaf1.ecx, 12, kAvx},

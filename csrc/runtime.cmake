@@ -1,6 +1,7 @@
 # Sources of the runtime: the thread pool, and the program of a step.
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
+  csrc/block_hashes.cpp
   csrc/draw.cpp
   csrc/expert_plan.cpp
   csrc/gguf_blocks.cpp
@@ -14,6 +15,7 @@ target_sources(pellucid_core PRIVATE
   csrc/roofline.cpp
   csrc/row_summary.cpp
   csrc/scored_merges.cpp
+  csrc/sha256.cpp
   csrc/thread_pool.cpp
   csrc/weight_file.cpp
   csrc/weight_memory.cpp

@@ -6,6 +6,7 @@
 
 namespace pellucid {
 
+void bind_block_hashes(nanobind::module_& m);
 void bind_cpu_info(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_weights(nanobind::module_& m);

@@ -234,6 +234,11 @@ def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dic
     The merges [M, 2] of different tokens, of which those `made` by merges have at most 256 characters, as places in `tokens` (csrc/scored_merges.h).
     """
 
+def hash_blocks(parent_hash: bytes, token_ids: list[int] | tuple[int, ...], block_size: int) -> bytes:
+    """
+    The hashes of all full blocks, 32 bytes each, one after the other. A hash is SHA-256 of the hash of the block before (of the first block: `parent_hash`) and of the block's tokens as 8 bytes each, the lowest first.
+    """
+
 class KVCache:
     """Keys and values of all layers, in blocks."""
 

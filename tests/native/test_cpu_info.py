@@ -29,7 +29,7 @@ ARM_FEATURES = {  # ours: Linux's
 X86_FEATURES = {
     "amx_bf16", "amx_int8", "amx_tile", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni",
     "avx512bw", "avx512dq", "avx512f", "avx512vbmi", "avx512vl", "avx_vnni", "bmi2", "f16c", "fma",
-    "gfni", "sse4_1", "sse4_2",
+    "gfni", "sha_ni", "sse4_1", "sse4_2",
 }
 # fmt: on
 
