@@ -1,10 +1,12 @@
-"""The cost of events: decode steps without subscribers and at each level of events, in turn.
+"""The cost of events: processor time of decode steps without subscribers and at each level of events, in turn.
 
     python benchmarks/observing.py [MODEL | --shape qwen2.5-0.5b] [--quantization int8] [--batch 1,8,32]
 
-All arms run on the same engine and the same requests, a few steps each, in rotating order, so that a machine
-that slows down slows all of them. "recorded" writes NDJSON to the null device. The ledgers are always kept:
-what that takes is the first line, measured inside of steps that nobody watches.
+All arms run on the same engine and the same work, in rotating order, so that a machine that slows down slows all of
+them; processor time of all threads, so that other work on the machine counts little. "recorded" writes NDJSON to the
+null device; "page" is a reader as the live page is one: it makes frames of what a feed has 30 times a second. What is
+saved up for the observation of tokens is used up before a turn, so that long loads are measured. The ledgers are always
+kept: what that takes is the first line, measured inside of steps that nobody watches.
 """
 
 import argparse
@@ -12,19 +14,23 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from threading import Event, Thread
+
+import msgspec
 
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_feed import POLL_SECONDS, EventFeed
 from pellucid.observing.event_recording import recording
 from pellucid.observing.events import EventRecord, Level
+from pellucid.observing.observation_budget import SAVED_SECONDS, SHARE
 
 PROMPT_TOKENS = 32
-STEPS_PER_TURN = 4
 WARM_UP_STEPS = 10
 BOOKED = "ledgers, always"
 BOOKKEEPING = ("observe_schedule", "observe_tokens", "end_step")
@@ -37,6 +43,8 @@ def main() -> None:
     parser.add_argument("--quantization", default="none")
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=60, help="of a turn")
+    parser.add_argument("--num-threads", type=int)
     parser.add_argument("--temperature", type=float, default=0.8)
     args = parser.parse_args()
     for batch in map(int, args.batch.split(",")):
@@ -45,21 +53,27 @@ def main() -> None:
 
 def measure(args: argparse.Namespace, batch: int) -> None:
     engine = make_engine(args, batch)
-    num_steps = WARM_UP_STEPS + args.rounds * len(ARMS) * STEPS_PER_TURN
     params = SamplingParams(
-        temperature=args.temperature, top_p=0.95, seed=1, max_tokens=num_steps + 1, ignore_eos=True
+        temperature=args.temperature,
+        top_p=0.95,
+        seed=1,
+        max_tokens=WARM_UP_STEPS + args.steps + 1,
+        ignore_eos=True,
     )
-    for index in range(batch):
-        engine.add_request([index % 100 + 5] * PROMPT_TOKENS, params)
-    for _ in range(WARM_UP_STEPS):
-        engine.step()
     seconds: dict[str, list[float]] = {name: [] for name in ARMS}
     booked: list[float] = []
     for turn in range(args.rounds):
         names = list(ARMS)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            with ARMS[name](engine), timing_bookkeeping(engine, name, booked):
-                seconds[name].append(statistics.median(timed_steps(engine)))
+            for index in range(batch):
+                engine.add_request([index % 100 + 5] * PROMPT_TOKENS, params, f"turn/{index}")
+            for _ in range(WARM_UP_STEPS):
+                engine.step()
+            engine.events.spend(SHARE * SAVED_SECONDS)
+            with ARMS[name](engine), timing_bookkeeping(engine, name, args.steps, booked):
+                seconds[name].append(step_seconds(engine, args.steps))
+            while engine.has_unfinished_requests:
+                engine.step()
     print_arms(batch, seconds, statistics.median(booked))
 
 
@@ -69,6 +83,7 @@ def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
         model=args.model,
         backend="cpu",
         quantization=args.quantization,
+        num_threads=args.num_threads,
         max_num_seqs=batch,
     )
     if args.shape is None:
@@ -76,15 +91,17 @@ def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
     return LLMEngine(config, random_model(args.shape, config, [Decode(1)]))
 
 
-def timed_steps(engine: LLMEngine) -> Iterator[float]:
-    for _ in range(STEPS_PER_TURN):
-        start = time.perf_counter()
+def step_seconds(engine: LLMEngine, num_steps: int) -> float:
+    start = time.process_time()
+    for _ in range(num_steps):
         engine.step()
-        yield time.perf_counter() - start
+    return (time.process_time() - start) / num_steps
 
 
 @contextmanager
-def timing_bookkeeping(engine: LLMEngine, name: str, booked: list[float]) -> Iterator[None]:
+def timing_bookkeeping(
+    engine: LLMEngine, name: str, num_steps: int, booked: list[float]
+) -> Iterator[None]:
     """Adds to `booked` what the recorder takes of a step that nobody watches."""
     if name != BOOKED:
         yield
@@ -108,7 +125,7 @@ def timing_bookkeeping(engine: LLMEngine, name: str, booked: list[float]) -> Ite
     yield
     for method in BOOKKEEPING:
         delattr(recorder, method)
-    booked.append(spent / STEPS_PER_TURN)
+    booked.append(spent / num_steps)
 
 
 @contextmanager
@@ -123,13 +140,33 @@ def listening(
     unsubscribe()
 
 
-ARMS = {
+@contextmanager
+def page(engine: LLMEngine) -> Iterator[None]:
+    """A reader as the live page is one."""
+    reader, left = EventFeed(engine.events).read(Level.TEXT), Event()
+
+    def read() -> None:
+        while not left.wait(POLL_SECONDS):
+            while records := reader.take():
+                b"".join(msgspec.json.encode(record.as_dict()) for record in records)
+
+    thread = Thread(target=read)
+    thread.start()
+    yield
+    left.set()
+    thread.join()
+    reader.close()
+
+
+ARMS: dict[str, Callable[[LLMEngine], AbstractContextManager[object]]] = {
     "nobody": lambda engine: nullcontext(),
     BOOKED: lambda engine: nullcontext(),
     "stat": lambda engine: listening(engine, Level.STAT),
     "step": lambda engine: listening(engine, Level.STEP),
     "step, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.STEP),
-    "token, one request": lambda engine: listening(engine, Level.TOKEN, ["request-0/0"]),
+    "text": lambda engine: listening(engine, Level.TEXT),
+    "page": page,
+    "token, one request": lambda engine: listening(engine, Level.TOKEN, ["turn/0/0"]),
     "token": lambda engine: listening(engine, Level.TOKEN),
     "token, recorded": lambda engine: recording(engine.events, Path(os.devnull), Level.TOKEN),
 }

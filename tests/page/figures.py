@@ -3,6 +3,7 @@
 Defined anew, without the page's code. Each definition gives the text that the page must show.
 """
 
+import base64
 import re
 import statistics
 from bisect import bisect_right
@@ -198,6 +199,12 @@ class Moment:
         return [each for each in self.all(name) if each["req"] == self.req]
 
     @cached_property
+    def own_tokens(self) -> list[Event]:
+        """Those of the request, whether their choice was observed or not."""
+        both = self.own("tok") + self.own("tok.text")
+        return sorted(both, key=lambda each: each["seq"])
+
+    @cached_property
     def hello(self) -> Event:
         return self.all("hello")[-1]
 
@@ -241,21 +248,21 @@ class Moment:
     # Generate
 
     def first_token(self) -> str:
-        return in_time(self.own("tok")[0]["t_us"] - self.added["arrive_us"])
+        return in_time(self.own_tokens[0]["t_us"] - self.added["arrive_us"])
 
     def each_token(self) -> str:
-        times = [each["t_us"] for each in self.own("tok")]
+        times = [each["t_us"] for each in self.own_tokens]
         return in_time((times[-1] - times[0]) / (len(times) - 1)) if len(times) > 1 else "–"
 
     def in_the_cache(self) -> str:
-        prompt, output = self.added["prompt_tok"], len(self.own("tok"))
+        prompt, output = self.added["prompt_tok"], len(self.own_tokens)
         if output > 0 and self.cached == prompt + output - 1:
             return f"{count(self.cached)} = {count(prompt)} + {count(output)} − 1 tokens"
         return f"{count(self.cached)} of {several(prompt + output, 'token')}"
 
     def passed(self) -> str:
         passed = sum(num_tokens for _, num_tokens, _ in self.own_steps)
-        prompt, output = self.added["prompt_tok"], len(self.own("tok"))
+        prompt, output = self.added["prompt_tok"], len(self.own_tokens)
         naive = sum(prompt + made for made in range(output))
         return f"{several(passed, 'token')}; without a cache {count(naive)}"
 
@@ -263,7 +270,12 @@ class Moment:
         return in_bytes(self.cached * self.bytes_per_tok)
 
     def rank_and_entropy(self) -> str:
-        token = self.own("tok")[-1]
+        token = self.own_tokens[-1]
+        if token["ev"] == "tok.text":  # computed again for the page
+            reply = self.reply("/v1/logits")
+            logits = np.frombuffer(base64.b64decode(reply["logits_f32"]), "<f4")
+            rank = 1 + int((logits > logits[token["id"]]).sum())
+            return f"rank {rank} · entropy {_fixed(reply['stages'][0]['ent_bits'], 2)} bit"
         likelier = sum(each[2] > token["lp"] for each in token["cand"])
         assert token["rank"] == likelier + 1 or likelier == len(token["cand"])
         return f"rank {token['rank']} · entropy {_fixed(token['ent_bits'], 2)} bit"
@@ -347,7 +359,7 @@ class Moment:
         return f"{count(num)} allocated {in_bytes(num * kv['block_bytes'])}"
 
     def prompt_time(self) -> str:
-        tokens = self.own("tok")
+        tokens = self.own_tokens
         last = tokens[0]["step"] if tokens else self.events[-1]["step"]
         return in_time(sum(step["fwd_us"] for step, *_ in self.own_steps if step["step"] <= last))
 

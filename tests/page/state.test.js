@@ -166,6 +166,15 @@ test("a token comes back as it came", () => {
   assert.deepEqual(first.funnel, token.funnel.map(([stage, kept, mass_frac]) => ({ stage, kept, mass_frac })));
 });
 
+test("a token whose choice nobody looked at is told as one", () => {
+  const store = new Store();
+  seq = 0;
+  store.ingest([HELLO, event("tok.text", { req: "a/0", pos: 5, id: 9, text: "<b>", src: "target", itl_us: 120 })]);
+  const [token] = /** @type {any} */ (store.requests.get("a/0")).tokens.map((row) => store.token(row));
+  assert.deepEqual([token.pos, token.id, token.text, token.rank, token.cand, token.itl_us], [5, 9, "<b>", 0, [], 120]);
+  assert.ok(Number.isNaN(token.lp));
+});
+
 test("a look at a token is no request of a client, and takes no name", () => {
   const store = new Store();
   store.ingest([...story(), kv(["A", 3, "inspect-0/0", 0]), event("req.add", { req: "c/0", prompt_tok: 1 })]);

@@ -109,8 +109,8 @@ def test_a_recording_is_gapless_and_valid() -> None:
     assert list(numbers.values()) == list(range(1, len(numbers) + 1))
     assert {each.req: each.num for each in snapshot.event.requests}.items() <= numbers.items()
     # All but what has not happened: nothing was loaded, nothing is wrong, nobody is slow, and the model has no
-    # recurrent states.
-    assert seen == validator.schema["$defs"].keys() - {"load", "warn", "gap", "states"}
+    # recurrent states, and each choice was observed.
+    assert seen == validator.schema["$defs"].keys() - {"load", "warn", "gap", "states", "tok.text"}
 
 
 def test_states_follow_one_another_and_every_block_is_accounted_for() -> None:

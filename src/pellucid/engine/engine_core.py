@@ -150,8 +150,8 @@ class EngineCore:
         if computed is None:
             return StepResult()
         events = self._events
-        watches = events.watches if events.active and events.wants(Level.TOKEN) else None
-        return self.model_runner.sample(output.scheduled, computed, watches)
+        observes = events.observes if events.active and events.wants(Level.TEXT) else None
+        return self.model_runner.sample(output.scheduled, computed, observes)
 
     def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
         """Has the judge decide on the sampled tokens, and records what the requests take of them."""
@@ -160,7 +160,7 @@ class EngineCore:
         taken = self._judge.take(result, now)
         if self.speculation is not None:
             self.speculation.observe(output.scheduled, result, taken, now - times.scheduled)
-        if result.observations and self._recorder is not None:
+        if self._recorder is not None and self._events.active and self._events.wants(Level.TEXT):
             self._recorder.observe_tokens(result, taken, now)
         self.scheduler.update(output, taken, now)
         self._judge.advance_searches(result, now)

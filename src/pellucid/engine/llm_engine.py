@@ -32,7 +32,7 @@ from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.loading.parameters import Progress
 from pellucid.memory.engine_plan import max_model_len
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Level, Snapshot
+from pellucid.observing.events import Snapshot
 from pellucid.observing.ledger import StepTimes, Work
 from pellucid.outputs import (
     CompletionDelta,
@@ -405,7 +405,7 @@ class LLMEngine:
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""
-        return self.events.wants(Level.TOKEN) and self.events.watches(request_id)
+        return self.events.active and self.events.watches(request_id)
 
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)

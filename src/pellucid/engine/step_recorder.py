@@ -1,7 +1,7 @@
 """The step recorder: ledgers, metrics and events of each step."""
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pellucid.engine.engine_events import (
     StepCosts,
@@ -11,11 +11,12 @@ from pellucid.engine.engine_events import (
     token_source,
 )
 from pellucid.execution.model_runner import StepResult
+from pellucid.execution.token_observation import TokenObservation
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Level, to_us
+from pellucid.observing.events import Event, Level, TokenText, to_us
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.request import Request, Taken
@@ -27,7 +28,7 @@ NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
 class StepRecorder:
     """Owns the ledgers of unfinished requests, updates their metrics, and emits the events `step`, `tok`,
-    `req.add` and `req.ledger`.
+    `tok.text`, `req.add` and `req.ledger`.
 
     Args:
         engine_config: the user's settings.
@@ -77,7 +78,7 @@ class StepRecorder:
         self._ledgers.open(request.request_id, request.arrival_time, queued)
         if self._bus.active:
             arrive_us = self._bus.to_us(request.arrival_time)
-            with_prompt = self._bus.wants(Level.TOKEN)
+            with_prompt = self._bus.wants(Level.TEXT)
             self._bus.emit(request_added(request, output.request_id, arrive_us, with_prompt))
 
     def observe_schedule(
@@ -121,20 +122,38 @@ class StepRecorder:
             self._left_out = [request_id for request_id in ids if request_id not in in_step]
 
     def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
-        """Emits the tokens of a step that subscribers watch."""
-        for request_id, observations in result.observations.items():
-            self._bus.spend(sum(observation.seconds for observation in observations))
+        """Emits the tokens of a step that subscribers watch: what was observed of their choice, or their text alone."""
+        observed = result.observations
+        seconds = sum(each.seconds for several in observed.values() for each in several)
+        self._bus.spend(seconds)
+        seconds += self._bus.emit_made(self._tokens(observed, taken, now))
+        self._bus.settle_observations(len(observed), seconds)
+        others = [each for each in taken if each not in observed and self._bus.watches(each)]
+        self._bus.emit_made(self._tokens(dict.fromkeys(others), taken, now))
+
+    def _tokens(
+        self,
+        observations: Mapping[str, Sequence[TokenObservation] | None],
+        taken: Mapping[str, Taken],
+        now: float,
+    ) -> Iterator[Event]:
+        """The events of the tokens that requests have taken; of None: without their choice."""
+        for request_id, seen in observations.items():
+            if request_id not in taken:
+                continue
             request, _ = self._requests[request_id]
-            num_tokens = len(taken[request_id].token_ids) if request_id in taken else 0
-            for index in range(num_tokens):
+            token_ids = taken[request_id].token_ids
+            for index, token_id in enumerate(token_ids):
                 before = self._token_times.get(request_id)
                 itl_us = None if before is None else to_us(now - before)
                 self._token_times[request_id] = now
                 show, position = self._tokenizer.token_text, request.num_known_tokens + index
-                source = token_source(index, num_tokens, len(request.draft_token_ids))
-                self._bus.emit(
-                    token_chosen(request, position, source, observations[index], show, itl_us)
-                )
+                source = token_source(index, len(token_ids), len(request.draft_token_ids))
+                if seen is None:
+                    text = show(token_id)
+                    yield TokenText(request_id, position, token_id, text, source, itl_us)
+                else:
+                    yield token_chosen(request, position, source, seen[index], show, itl_us)
 
     def end_step(
         self,

@@ -160,14 +160,14 @@ class ModelRunner:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         computed: ComputedStep,
-        watches: Callable[[str], bool] | None = None,
+        observes: Callable[[str], bool] | None = None,
     ) -> StepResult:
         """Samples tokens and computes log-probabilities from the rows of logits of a step. An error fails one
         request alone.
 
         Args:
             computed: the result of `execute`.
-            watches: whether to observe the tokens of a request, by its id; None: no request's.
+            observes: whether to observe the tokens of a request, by its id; None: no request's.
         """
         result = StepResult(expert_bytes=computed.expert_bytes)
         end = 0
@@ -182,7 +182,7 @@ class ModelRunner:
                 if request_id in result.errors:
                     continue
                 try:
-                    observe = watches is not None and watches(request_id)
+                    observe = observes is not None and observes(request_id)
                     first = end - 1 - scheduled.num_draft_tokens
                     self._sample(self._states[request_id], computed, first, result, observe)
                 except Exception as error:

@@ -1,11 +1,20 @@
 """The event bus: carries events from the engine to its subscribers."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from threading import RLock
 
-from pellucid.observing.events import Event, EventRecord, Hello, Level, Token, Warn
+from pellucid.observing.events import (
+    Event,
+    EventRecord,
+    Hello,
+    Level,
+    Token,
+    TokenText,
+    Warn,
+)
+from pellucid.observing.observation_budget import ObservationBudget
 
 Subscriber = Callable[[EventRecord], None]
 
@@ -24,8 +33,8 @@ class Interest:
         return cls(level, None if tokens_of is None else frozenset(tokens_of))
 
     def covers(self, event: Event) -> bool:
-        if isinstance(event, Token) and self.tokens_of is not None:
-            return self.level >= Level.TOKEN and _is_among(event.req, self.tokens_of)
+        if isinstance(event, Token | TokenText) and self.tokens_of is not None:
+            return self.level >= event.level and _is_among(event.req, self.tokens_of)
         return self.level >= event.level
 
 
@@ -33,7 +42,7 @@ def union(interests: Collection[Interest]) -> Interest:
     """What one or more subscribers want together."""
     watched: frozenset[str] | None = frozenset()
     for interest in interests:
-        if interest.level >= Level.TOKEN and watched is not None:
+        if interest.level >= Level.TEXT and watched is not None:
             few = interest.tokens_of
             watched = None if few is None else watched | few
     return Interest(max(interest.level for interest in interests), watched)
@@ -76,6 +85,7 @@ class EventBus:
         self._num_emitted = 0
         self._hello: Hello | None = None
         self._spent = 0.0  # seconds
+        self._budget = ObservationBudget(self._start)
 
     @property
     def last_seq(self) -> int:
@@ -93,7 +103,20 @@ class EventBus:
 
     def watches(self, request_id: str) -> bool:
         """Whether anyone listens to the tokens of a generation."""
+        if self._level < Level.TEXT:
+            return False
         return self._watched is None or _is_among(request_id, self._watched)
+
+    def observes(self, request_id: str) -> bool:
+        """Whether the next token of a generation is to be observed: at level `TOKEN` each one, at level `TEXT` as
+        many as the budget allows. Ask once for each, and `settle_observations` when the step's are done."""
+        if not self.watches(request_id):
+            return False
+        return self._level >= Level.TOKEN or self._budget.reserve(self._clock())
+
+    def settle_observations(self, num_observed: int, seconds: float) -> None:
+        """Tells what the observations of a step have cost, `spend` included."""
+        self._budget.settle(num_observed, seconds)
 
     def to_us(self, time: float) -> int:
         """Microseconds since the start, as events have them, of a time on the bus's clock."""
@@ -102,6 +125,7 @@ class EventBus:
     def spend(self, seconds: float) -> None:
         """Adds time that was spent on events outside of `emit`, for subscribers."""
         self._spent += seconds
+        self._budget.spend(self._clock(), seconds)
 
     def take_spent(self) -> float:
         """Seconds that events have cost since the last call."""
@@ -173,11 +197,27 @@ class EventBus:
                         _log.exception("a subscriber to events failed and was removed")
                         self._drop(subscriber)
                         failed = True
-            self._spent += self._clock() - started
+            self.spend(self._clock() - started)
             if failed and self.active:
                 self.emit(
                     Warn("subscriber_failed", "a subscriber to events failed and was dropped")
                 )
+
+    def emit_made(self, made: Iterable[Event]) -> float:
+        """Emits events that are made one after the other, and counts the time of making them as well.
+
+        Returns:
+            seconds of all this.
+        """
+        started, spent = self._clock(), 0.0
+        with self._lock:
+            for event in made:
+                before = self._spent
+                self.emit(event)
+                spent += self._spent - before
+            seconds = self._clock() - started
+            self.spend(max(0.0, seconds - spent))
+        return seconds
 
     def _drop(self, subscriber: Subscriber) -> None:
         with self._lock:

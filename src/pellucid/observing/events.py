@@ -23,7 +23,8 @@ class Level(IntEnum):
 
     STAT = 0  # the engine and each request: a handful of events per request
     STEP = 1  # each step and the blocks it moves
-    TOKEN = 2  # each token with its candidates, which cost a pass over the logits
+    TEXT = 2  # each token, and its candidates as far as little time allows
+    TOKEN = 3  # each token with its candidates, which cost a pass over the logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +581,23 @@ TokenSource = Literal["target", "draft", "bonus"]
 
 
 @dataclass(frozen=True, slots=True)
-class Token(Event, ev="tok", level=Level.TOKEN):
+class TokenText(Event, ev="tok.text", level=Level.TEXT):
+    """A token has been chosen, and nobody looked at the choice: events have taken their share of the time.
+
+    Attributes:
+        pos, id, text, src, itl_us: as in `Token`.
+    """
+
+    req: str
+    pos: int
+    id: int
+    text: str
+    src: TokenSource
+    itl_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Event, ev="tok", level=Level.TEXT):
     """A token has been chosen.
 
     Attributes:

@@ -27,8 +27,8 @@ class EventRoutes(Handlers):
         """Events from now on, or from where `Last-Event-ID` says that a reader left off.
 
         A new reader gets a snapshot first, and so does one that has missed events; with `history=true` it gets the
-        events that are still kept, and then the snapshot. `level` is stat, step or token. `ev` names the events to
-        send, and `req` the requests whose tokens to send, separated by commas. A caller without the role admin gets
+        events that are still kept, and then the snapshot. `level` is stat, step, text or token. `ev` names the events
+        to send, and `req` the requests whose tokens to send, separated by commas. A caller without the role admin gets
         only events of its own requests.
         """
         self._check_visible(call)
@@ -103,7 +103,7 @@ class EventRoutes(Handlers):
         return b"event: snapshot\ndata: " + data + b"\n\n"
 
     async def _snapshot(self, call: Call, level: Level) -> Snapshot:
-        snapshot = await self.engine.snapshot(level >= Level.TOKEN)
+        snapshot = await self.engine.snapshot(level >= Level.TEXT)
         if call.caller.role is Role.ADMIN:
             return snapshot
         own = tuple(request for request in snapshot.requests if self._is_own(call, request.req))

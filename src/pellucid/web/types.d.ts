@@ -155,6 +155,7 @@ declare global {
     lp: number;
     /** Probability in the distribution that it was drawn from. */
     p_final: number;
+    /** 0: nobody looked at the choice when it was made; what follows from it is not known. */
     rank: number;
     ent_bits: number;
     cand: { id: number; text: string; lp: number; p_final: number }[];
@@ -350,7 +351,7 @@ declare global {
     pos: number;
     id: number;
     text: string;
-    /** The model's probability; below 0: of the prompt, which nobody chose. */
+    /** The model's probability; below 0: of the prompt, which nobody chose; NaN: nobody looked. */
     p: number;
     isPrompt: boolean;
   }
@@ -388,6 +389,9 @@ declare global {
 
   /** A step's own logits under other parameters. */
   interface Look {
+    /** A token whose choice nobody looked at, with its choice. */
+    seen: Token | null;
+    /** With other parameters. */
     stages: SamplingStage[] | null;
     us: number | null;
     problem: string;

@@ -52,6 +52,7 @@ class Redactor:
                 "ops": [[op, slot, self._name(req), tok] for op, slot, req, tok in event["ops"]]
             },
             "draft": lambda event: {"draft": [0] * len(event["draft"]), "chosen": None},
+            "tok.text": lambda event: {"id": 0, "text": ""},
             "tok": lambda event: {
                 "id": 0,
                 "text": "",

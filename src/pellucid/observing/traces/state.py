@@ -70,7 +70,7 @@ class TraceState:
                 self.requests[event["req"]] = RequestState("waiting", None, event["prompt_tok"])
             case "req.state":
                 self._change(event)
-            case "tok" if (request := self.requests.get(event["req"])) is not None:
+            case "tok" | "tok.text" if (request := self.requests.get(event["req"])) is not None:
                 request.num_tokens_seen += 1
             case "kv":
                 for row in event["ops"]:

@@ -9,7 +9,8 @@ import { legible } from "../parts/token_text.js";
 import { messageOf } from "../state/api.js";
 import { decodeLogits, samplingStages } from "../state/sampling.js";
 
-const CANDIDATES_SHOWN = 8; // candidates
+const MOST_CANDIDATES = 10; // that are known of a choice, as of one that was looked at
+const CANDIDATES_SHOWN = 8;
 
 /** @type {Record<string, string>} */
 const STAGE_NAMES = {
@@ -23,8 +24,16 @@ const STAGE_NAMES = {
  *   focus: Focus | null}} props
  */
 export function Choice({ session, state, focus }) {
-  const token = focus?.token;
   const look = useLook(session, state, focus);
+  const token = focus?.token?.rank === 0 ? look.seen : focus?.token;
+  if (focus?.token && !token) {
+    return html`<${Panel} title=${html`The choice <q class="mono">${legible(focus.token.text)}</q>`} about="not looked at when it was made">
+      <${Empty}><p>
+        Looking at each choice would have slowed this text down, so the engine looked at some only.
+        ${" "}${look.problem ? `It could not look again: ${look.problem}` : session.source.isLive ? "It computes this one again." : "A recorded run cannot compute this one again."}
+      </p><//>
+    <//>`;
+  }
   if (!focus || !token) {
     return html`<${Panel} title="The choice" about="how a token was picked">
       <${Empty}><p>
@@ -54,9 +63,9 @@ export function Choice({ session, state, focus }) {
   const restFinal = Math.max(0, 1 - listed.reduce((sum, each) => sum + each.final, 0));
   const vocab = session.store.hello?.model.vocab ?? 0;
   const about = html`position ${token.pos} · rank ${token.rank} · entropy ${token.ent_bits.toFixed(2)} bit<${Badge}
-    of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" formula=${entropyBits} note="From the logits of the step that chose this token; nothing was run again." />`;
+    of="rank and entropy" kind="C" from="tok.rank, tok.ent_bits" formula=${entropyBits} note=${token === focus.token ? "From the logits of the step that chose this token; nothing was run again." : "Nobody looked when this token was chosen; its logits are computed again, the same to the last bit."} />`;
   return html`<${Panel} title=${html`The choice <q class="mono">${legible(token.text)}</q>`} about=${about}>
-    <${Candidates} session=${session} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
+    <${Candidates} session=${session} token=${token} focus=${focus} listed=${listed} rest=${rest} restFinal=${restFinal} others=${vocab - listed.length} />
     <${Funnel} funnel=${funnel} vocab=${vocab} params=${changed ? state.whatIf.value : params} />
     <${WhatIf} session=${session} state=${state} focus=${focus} look=${look} params=${params} />
     <${Told} token=${token} listed=${listed} changed=${changed} params=${params} />
@@ -64,12 +73,11 @@ export function Choice({ session, state, focus }) {
 }
 
 /**
- * @param {{session: Session, focus: Focus, listed: Candidate[], rest: number,
+ * @param {{session: Session, token: Token, focus: Focus, listed: Candidate[], rest: number,
  *   restFinal: number, others: number}} props
  */
-function Candidates({ session, focus, listed, rest, restFinal, others }) {
+function Candidates({ session, token, focus, listed, rest, restFinal, others }) {
   const { runs, source } = session;
-  const token = /** @type {Token} */ (focus.token);
   const canFork = source.canRun;
   const forkTo = (/** @type {Candidate} */ candidate) => fork(session, focus, candidate.id);
   let isFirstOther = true;
@@ -206,20 +214,45 @@ function WhatIf({ session, state, focus, look, params }) {
 }
 
 /**
- * The stages with the sliders' parameters; fetches the step's logits when somebody moves one.
+ * The stages with the sliders' parameters, and a choice that nobody looked at: fetches the step's logits for them.
  * @param {Session} session
  * @param {GenerateState} state
  * @param {Focus | null} focus
  * @returns {Look}
  */
 function useLook(session, state, focus) {
-  const place = state.whatIf.value !== null && focus?.token ? `${encodeURI(focus.request.req)}/${focus.token.pos}` : "";
-  const { reply, problem } = useReply(session.api, place && `/v1/logits/${place}?logits=1&top=1`);
-  const logits = useMemo(() => (reply ? decodeLogits(reply.logits_f32) : null), [reply]);
-  if (!reply || !logits) return { stages: null, us: null, problem };
-  const params = { ...reply.params, ...state.whatIf.value };
-  const past = { promptIds: reply.prompt_ids, outputCounts: reply.output_counts };
-  return { stages: samplingStages(logits, params, past), us: reply.recomputed.dur_us, problem: "" };
+  const token = focus?.token;
+  const wanted = token && session.source.isLive && (state.whatIf.value !== null || token.rank === 0);
+  const place = wanted ? `${encodeURI(focus.request.req)}/${token.pos}` : "";
+  const { reply, problem } = useReply(session.api, place && `/v1/logits/${place}?logits=1&top=${MOST_CANDIDATES}`, { wait: token?.rank === 0 ? 60 : 0 });
+  const found = useMemo(() => {
+    if (!reply || !token) return null;
+    const logits = decodeLogits(reply.logits_f32);
+    const past = { promptIds: reply.prompt_ids, outputCounts: reply.output_counts };
+    const stagesOf = (/** @type {any} */ changes) => samplingStages(logits, { ...reply.params, ...changes }, past);
+    return {
+      seen: token.rank === 0 ? withChoice(token, stagesOf({}), reply.stages[0]) : null,
+      stages: state.whatIf.value && stagesOf(state.whatIf.value),
+    };
+  }, [reply, state.whatIf.value, token?.pos]);
+  return found ? { ...found, us: reply.recomputed.dur_us, problem: "" } : { seen: null, stages: null, us: null, problem };
+}
+
+/**
+ * A token with the choice that its logits tell.
+ * @param {Token} token
+ * @param {SamplingStage[]} funnel
+ * @param {{cand: [number, string, number, number][], ent_bits: number, rest_frac: number}} model its own distribution, as the engine tells it
+ * @returns {Token}
+ */
+function withChoice(token, funnel, model) {
+  const odds = funnel[0].odds;
+  const final = funnel[funnel.length - 1].odds;
+  return {
+    ...token, funnel, lp: Math.log(odds.get(token.id) ?? 0), p_final: final.get(token.id) ?? 0, rank: [...odds.keys()].indexOf(token.id) + 1,
+    ent_bits: model.ent_bits, rest_frac: model.rest_frac,
+    cand: model.cand.map(([id, text, , p]) => ({ id, text, lp: Math.log(p), p_final: final.get(id) ?? 0 })),
+  };
 }
 
 /**

@@ -49,14 +49,13 @@ export const choosing = {
   async run(session) {
     const ran = await runText(session, "/v1/completions", { prompt: PROMPT, max_tokens: 1, temperature: 0, ignore_eos: true });
     const { store, api } = session;
-    const [row] = /** @type {EngineRequest} */ (store.requests.get(ran.req)).tokens;
-    const { cand } = /** @type {Token} */ (store.token(row));
+    const { stages } = await api.get(`/v1/logits/${encodeURI(ran.req)}/${ran.promptTok}?top=${SHOWN}`);
     // The token at a position is chosen by the query of the position before it.
     const read = await api.get(`/v1/attn/${encodeURI(ran.req)}/${ran.promptTok - 1}?`);
     return {
       output: ran.output[0],
       vocab: store.hello?.model.vocab ?? 0,
-      candidates: cand.slice(0, SHOWN).map(({ text, lp }) => [text, Math.exp(lp)]),
+      candidates: stages[0].cand.map((/** @type {any} */ [, text, , p]) => [text, p]),
       read: read.top.slice(0, SHOWN).map((/** @type {any} */ [, , text, weight]) => [text, weight]),
       first: read.sink,
     };

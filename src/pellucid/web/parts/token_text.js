@@ -80,11 +80,12 @@ function Chunk({ list, pieces, start, end, chosen, read, withIds, first }) {
       shown.map((/** @type {Piece} */ piece) => {
         const share = read?.get(piece.pos) ?? 0;
         const style = /** @type {Record<string, string | number>} */ ({});
-        if (!piece.isPrompt) style["--p"] = piece.p.toFixed(3);
+        const isUnseen = Number.isNaN(piece.p);
+        if (!piece.isPrompt && !isUnseen) style["--p"] = piece.p.toFixed(3);
         if (share > 0.02) style["--read"] = Math.max(0.18, Math.min(1, share)).toFixed(2);
         const isSpecial = /^<[^<>\s]+>$|^\[[A-Z_]+\]$/.test(piece.text);
-        const name = `t${piece.isPrompt ? " prompt" : ""}${isSpecial ? " special" : ""}${piece.pos === chosen ? " chosen" : ""}${share > 0.02 ? " read" : ""}`;
-        const said = piece.isPrompt ? "of the prompt" : percent(piece.p);
+        const name = `t${piece.isPrompt ? " prompt" : ""}${isUnseen ? " unseen" : ""}${isSpecial ? " special" : ""}${piece.pos === chosen ? " chosen" : ""}${share > 0.02 ? " read" : ""}`;
+        const said = piece.isPrompt ? "of the prompt" : isUnseen ? "its probability was not computed" : percent(piece.p);
         return html`<span
           key=${piece.pos}
           id=${`${list}-${piece.pos}`}

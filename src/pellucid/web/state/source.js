@@ -20,7 +20,7 @@ export function createSource(store, cursor, settings) {
   const message = signal("");
   /** "live", or the name of the trace. */
   const name = signal("live");
-  const watched = { level: "token", req: "" };
+  const watched = { level: "text", req: "" };
   /** The server's run before it was restarted: whether there is one, and whether it is shown, as a recording. */
   const before = signal(/** @type {"none" | "kept" | "shown"} */ ("none"));
   const hidden = new Store(); // that run or, while it is shown, the server's own now
@@ -120,8 +120,8 @@ export function createSource(store, cursor, settings) {
       follow(true);
     },
     /**
-     * How much the engine reports: every token's choice costs it something.
-     * @param {{level: "stat" | "step" | "token", req?: string}} what `req`: tokens of this request only
+     * How much the engine reports: at level text each token, and its choice as far as the engine's time for events allows.
+     * @param {{level: "stat" | "step" | "text" | "token", req?: string}} what `req`: tokens of this request only
      */
     watch({ level, req = "" }) {
       if (level === watched.level && req === watched.req) return;

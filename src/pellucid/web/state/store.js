@@ -374,6 +374,9 @@ function countUpTo(numbers, value) {
 /** Request states that are final. */
 export const ENDED = new Set(["done", "cancelled", "failed"]);
 
+/** Of a token whose choice nobody looked at. */
+const UNSEEN = { lp: NaN, p_final: NaN, rank: 0, ent_bits: NaN, rest_frac: NaN, cand: [], funnel: [] };
+
 /** @type {Record<string, (this: Store, event: any) => void>} by the name of the event */
 const HANDLERS = {
   "req.add"(event) {
@@ -441,6 +444,9 @@ const HANDLERS = {
     this.missed += event.to_seq - event.from_seq + 1;
     this.lastGap = event.to_seq;
     this.note(event);
+  },
+  "tok.text"(event) {
+    HANDLERS.tok.call(this, { ...event, ...UNSEEN });
   },
   tok(event) {
     const request = this.request(event.req, event.seq);

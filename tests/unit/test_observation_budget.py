@@ -1,0 +1,112 @@
+"""Observing tokens takes a share of the time, whatever a token costs: counted work on a clock of its own."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import pellucid
+from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import EventRecord, Level, Token, TokenText
+from pellucid.observing.observation_budget import SAVED_SECONDS, SHARE, ObservationBudget
+from support.fake_model import fake_engine
+
+SCHEMA = Path(pellucid.__file__).parent / "schema" / "events.v1.json"
+
+
+def observed_frac(step: float, cost: float, other: float, batch: int, steps: int) -> float:
+    """The share of the time of steps of `batch` requests that events take; those that nobody may leave out take
+    `other` seconds a step."""
+    now = spent = 0.0
+    budget = ObservationBudget(now)
+    budget.spend(now, SHARE * SAVED_SECONDS)  # nothing is saved
+    for _ in range(steps):
+        now += step
+        count = sum(budget.reserve(now) for _ in range(batch))
+        now += count * cost + other
+        budget.spend(now, count * cost + other)
+        budget.settle(count, count * cost)
+        spent += count * cost + other
+    return spent / now
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+@pytest.mark.parametrize(
+    ("step", "cost", "other"),
+    [
+        (0.0004, 0.0002, 0.000004),
+        (0.012, 0.0003, 0.00002),
+        (0.025, 0.0005, 0.00002),
+        (0.025, 0.0009, 0.0),
+    ],
+    ids=["5M", "135M", "0.5B", "a token above its share"],
+)
+def test_a_long_load_is_observed_within_its_share(
+    batch: int, step: float, cost: float, other: float
+) -> None:
+    frac = observed_frac(step, cost, other, batch, 4000)
+    assert frac <= SHARE + (batch * cost) / (4000 * step)
+    assert frac >= min(0.98 * SHARE, cost * batch / (step + cost * batch))
+    assert SHARE < 0.03
+
+
+def test_a_short_text_on_an_idle_engine_is_observed_whole() -> None:
+    budget = ObservationBudget(0.0)
+    now = 0.0
+    for _ in range(100):
+        now += 0.0004
+        assert budget.reserve(now)
+        budget.spend(now, 0.0002)
+        budget.settle(1, 0.0002)
+    now += 2 * SAVED_SECONDS
+    assert sum(budget.reserve(now) for _ in range(1000)) == SHARE * SAVED_SECONDS / 0.0002
+
+
+def test_one_slow_observation_does_not_end_observing() -> None:
+    budget = ObservationBudget(0.0)
+    assert budget.reserve(0.0)
+    budget.spend(1.0, 1.0)
+    budget.settle(1, 1.0)
+    assert not budget.reserve(1.0 + SAVED_SECONDS)
+    assert budget.reserve(1.0 + 2 * SAVED_SECONDS)
+
+
+def test_what_is_not_observed_is_still_told() -> None:
+    """Each token is an event at level TEXT, with or without its choice; at level TOKEN each has its choice."""
+    engine = fake_engine()
+    engine.events.spend(10 * SAVED_SECONDS)
+    texts: list[EventRecord] = []
+    stop = engine.events.subscribe(texts.append, Level.TEXT, tokens_of=["mine"])
+    first = engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6), "mine")
+    other = engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6), "yours")
+    while engine.has_unfinished_requests:
+        engine.step()
+    told = [record.event for record in texts if isinstance(record.event, Token | TokenText)]
+    assert [event.id for event in told] == first.outputs[0].token_ids == other.outputs[0].token_ids
+    assert {event.req for event in told} == {"mine/0"}
+    assert all(isinstance(event, TokenText) for event in told)
+    assert [event.pos for event in told] == [3, 4, 5, 6, 7, 8]
+    schema = json.loads(SCHEMA.read_text())
+    for record in texts:
+        jsonschema.Draft202012Validator(schema["$defs"][record.event.ev]).validate(
+            json.loads(json.dumps(record.as_dict()))
+        )
+    stop()
+    everything: list[EventRecord] = []
+    engine.events.subscribe(everything.append, Level.TOKEN)
+    engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6))
+    while engine.has_unfinished_requests:
+        engine.step()
+    chosen = [record.event for record in everything if isinstance(record.event, Token | TokenText)]
+    assert [event.id for event in chosen] == first.outputs[0].token_ids
+    assert all(isinstance(event, Token) for event in chosen)
+
+
+def test_making_events_counts_as_well() -> None:
+    times = iter(range(100))
+    bus = EventBus(lambda: float(next(times)))
+    bus.subscribe(lambda record: None, Level.TEXT)
+    token = TokenText("r/0", 1, 2, "a", "target")
+    assert bus.emit_made(token for _ in range(2)) == bus.take_spent() > 2
