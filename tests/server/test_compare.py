@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pellucid.engine import LLMEngine
+from pellucid.server.page import compare_routes
 from support.http_server import RunningServer
 
 PROMPT = "Once upon a time, Mira went to the market."
@@ -46,6 +47,16 @@ def test_arms_run_in_turn_and_the_end_has_their_medians(server: RunningServer) -
         assert arm["runs_us"] == [time for arm_name, time in runs if arm_name == name]
         assert arm["t_us"] == sorted(arm["runs_us"])[2]
     assert sum(event["ev"] == "cmp" for event in events) == 2 * 4  # of the first runs
+
+
+def test_a_comparison_whose_time_is_up_before_a_token_says_so(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_routes, "MAX_SECONDS", 0)
+    _, end = run(server, max_tokens=4)
+    for arm in end["arms"].values():
+        assert not arm["finished"] and arm["us_per_tok"] is None
+        assert arm["n_tok"] == arm["pass_tok"] == arm["pass_tok_formula"] == 0
 
 
 def test_each_format_is_compared_with_the_first(server: RunningServer) -> None:

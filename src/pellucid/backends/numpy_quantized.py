@@ -10,6 +10,7 @@ from pellucid.backends.ops import HostArray, IntArray
 from pellucid.backends.quantization.activations import LARGEST_CODE, quantize_activations
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 
+_LARGEST_NUMBER = 256  # a bound of all formats' code - zero point
 _EXACT_IN_F32 = 1 << 24
 
 
@@ -59,7 +60,7 @@ def make_numpy_quantized(matrix: QuantizedMatrix, bias: HostArray | None) -> Num
     """Lays the codes of `matrix` out for products."""
     num_outputs, num_inputs = matrix.shape
     group_size = matrix.format.group_size or num_inputs
-    largest_sum = group_size * LARGEST_CODE * matrix.format.largest_number
+    largest_sum = group_size * LARGEST_CODE * _LARGEST_NUMBER
     dtype = np.float32 if largest_sum < _EXACT_IN_F32 else np.float64
     num_groups = matrix.format.num_groups(num_inputs)
     codes = np.zeros((num_outputs, num_groups * group_size), dtype)

@@ -61,11 +61,6 @@ class IntegerFormat:
         return self.scale is ScaleKind.PRODUCT
 
     @property
-    def largest_number(self) -> int:
-        """An upper bound of |q - zero point| and of the codebook's magnitudes."""
-        return 1 << (8 if self.codebook else self.bits)
-
-    @property
     def zero_point(self) -> int:
         """Of all groups, where they do not have their own."""
         return 8 if self.bits == 4 and not self.has_minimums else 0

@@ -165,7 +165,7 @@ class CompareRoutes(OneEngineHandlers):
                     async for event in events:
                         if number == 0:
                             yield event
-                if number == 0 or all(answer.finished for answer in answers):
+                if number == 0 or all(map(_is_whole, answers)):
                     runs[arm.name].append(totals)
                     yield {"ev": "cmp.run", "arm": arm.name, "t_us": totals.t_us}
         summaries = {arm.name: _summary(arm, runs[arm.name], outputs[arm.name]) for arm in arms}
@@ -281,9 +281,14 @@ def _summary(
         "right": sum(right for _, right, _ in totals.rounds),
         "wrong": sum(right < len(drafts) for drafts, right, _ in totals.rounds),
         "draft_us": middle.draft_us,
-        "finished": all(output.finished for output in outputs),
+        "finished": all(map(_is_whole, outputs)),
         "texts": [output.outputs[0].text for output in outputs],
     }
+
+
+def _is_whole(output: RequestOutput) -> bool:
+    """Whether the time was enough for a request; the others end with their engine."""
+    return output.outputs[0].finish_reason != "abort"
 
 
 def _agreement(arms: Sequence[Sequence[RequestOutput]]) -> dict[str, Any]:
