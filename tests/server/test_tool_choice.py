@@ -147,6 +147,7 @@ def test_auto_is_free_unless_a_tool_is_strict() -> None:
     with (
         running_server(scripted_engine(CARELESS)) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as messages,
     ):
         for offered, city in ((tools(), "Rome"), (strict, "Lima")):
             reply = client.chat.completions.create(
@@ -154,6 +155,16 @@ def test_auto_is_free_unless_a_tool_is_strict() -> None:
             )
             (call,) = calls_of(reply.choices[0].message)
             assert call == ("weather", {"city": city})
+        for is_strict, city in ((False, "Rome"), (True, "Lima")):
+            message: Any = messages.messages.create(
+                model="tested",
+                max_tokens=100,
+                messages=QUESTION,
+                tools=[{"name": "weather", "input_schema": CITY, "strict": is_strict}],
+                tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+                extra_body={"temperature": 0},
+            )
+            assert message.content[0].input == {"city": city}
         server.wait_until_idle()
 
 
