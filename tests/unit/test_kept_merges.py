@@ -1,6 +1,7 @@
 """Merges of scores in the cache folder: computed once for each vocabulary, and again where a file is damaged."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ MERGES = [[0, 1], [2, 1], [0, 4]]
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # No file of another file system could replace one here.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     monkeypatch.setattr(module, "MIN_TOKENS", 1)
 
 

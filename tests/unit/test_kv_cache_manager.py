@@ -167,6 +167,21 @@ def test_what_the_pool_lost_comes_from_the_store_and_the_rest_from_the_pool() ->
     assert begin(manager, make_request("third", 20)).num_loaded_tokens == 0
 
 
+def test_blocks_that_leave_the_window_make_room_for_those_of_the_store() -> None:
+    """A prompt is admitted with two blocks of each group, and twelve are left. To go on behind seven blocks it takes
+    fourteen: the two of the group with a window, which no token sees then, make room.
+    """
+    manager = make_manager(num_blocks=16, offload=Offload(max_read_blocks=10), windows=(None, 8))
+    first = make_request("first", 33)
+    for num_tokens in range(1, 9):
+        compute(manager, first, num_tokens)
+    end(manager, first)
+    again = make_request("again", 40)
+    read(manager, again, *((n, n + 1, n + 2, n + 3) for n in range(0, 28, 4)))
+    match = begin(manager, again)
+    assert (match.num_tokens, match.num_loaded_tokens) == (28, 20)
+
+
 def test_the_store_is_asked_for_full_blocks_before_the_last_token_only() -> None:
     manager = make_manager(offload=Offload(max_read_blocks=5))
     assert read(manager, make_request("a", 8)) == [(0, 1, 2, 3)]
