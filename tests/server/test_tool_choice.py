@@ -168,6 +168,35 @@ def test_auto_is_free_unless_a_tool_is_strict() -> None:
         server.wait_until_idle()
 
 
+@pytest.mark.parametrize("is_single", [False, True])
+def test_a_single_call_where_one_is_required(is_single: bool) -> None:
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    with (
+        running_server(scripted_engine(call * 2)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as messages,
+    ):
+        (choice,) = client.chat.completions.create(
+            **COMMON,
+            messages=QUESTION,
+            tools=tools(),
+            tool_choice="required",
+            parallel_tool_calls=not is_single,
+        ).choices
+        message = messages.messages.create(
+            model="tested",
+            max_tokens=100,
+            messages=QUESTION,
+            tools=[{"name": "clock", "input_schema": NOTHING}],
+            tool_choice={"type": "any", "disable_parallel_tool_use": is_single},
+            extra_body={"temperature": 0},
+        )
+        num_calls = 1 if is_single else 2
+        assert calls_of(choice.message) == [("clock", {})] * num_calls
+        assert [part.type for part in message.content] == ["tool_use"] * num_calls
+        server.wait_until_idle()
+
+
 def test_with_a_format_and_tools_the_answer_is_calls_or_has_the_format(
     client: openai.OpenAI,
 ) -> None:

@@ -50,7 +50,6 @@ class SharedEngine:
                 "the engine is running a step: a subscriber to its events cannot call it"
             )
         self._turns.acquire()
-        self._abort_abandoned()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
