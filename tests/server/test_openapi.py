@@ -19,6 +19,7 @@ def document(server: RunningServer) -> Any:
 
 def body_schema(document: Any, path: str) -> dict[str, Any]:
     operation = document["paths"][path]["post"]
+    assert operation["requestBody"]["required"]
     (content,) = operation["requestBody"]["content"].values()
     return {**content["schema"], "components": document["components"]}
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pellucid.text.responses.content import in_type
 from pellucid.text.responses.deltas import ContentText, ResponseDelta, ToolCallStart, merged
 from pellucid.text.responses.family_records import FAMILIES
 from pellucid.text.responses.format import ResponseFormat, find_response_format
@@ -391,3 +392,29 @@ class TestFormat:
                 expected = arguments if grammar.name == "get_weather" else message.calls[0][1]
                 assert message == Message("", "", [(grammar.name, expected)])
                 assert expected.keys() == arguments.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "expected"),
+    [
+        (" 3 ", ["integer"], 3),
+        ("3.0", ["integer"], 3),
+        ("3.5", ["integer"], "3.5"),
+        ("3.5", ["number"], 3.5),
+        ("true", ["number"], "true"),
+        ("NaN", ["number"], "NaN"),  # no JSON
+        ("1e999", ["integer"], "1e999"),
+        ("True", ["boolean"], True),
+        ("yes", ["boolean"], "yes"),
+        ("None", ["null"], None),
+        ("[1]", ["object", "array"], [1]),
+        ("{}", ["array"], "{}"),
+        ("3", ["string"], "3"),
+    ],
+)
+def test_an_argument_outside_of_json_is_what_its_schema_wants(
+    text: str, types: list[str], expected: object
+) -> None:
+    for schema in ({"type": types}, {"anyOf": [{"type": name} for name in types]}):
+        value = in_type(text, schema)
+        assert (value, type(value)) == (expected, type(expected))

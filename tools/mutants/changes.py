@@ -41,11 +41,13 @@ _CPP = _BOTH | {
     # No declaration: without it, nothing compiles.
     r"(?<=[;{}\n])\s*^ +((?![\w:]+(?:<.*?>)?[&*]* \w|\w+:)[\w*(+-][^;{}]*;)$": (";",),
 }
-# What is not changed: texts; then comments, checks, words that are no operators, and what only developers read.
+# What is not changed: texts; then comments, checks, words that are no operators, what only developers read, and sizes
+# that NumPy computes, for which any negative number stands.
 _NOT_PYTHON = {
     r"(?:\b[rbf]{1,2})?(?:\"\"\"[\s\S]*?\"\"\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')": "'",
     r"#.*|^ *(?:assert|@|from|import|class)\b.*|^ *def \w+|\bfor [\w, ()*]+ in\b|\bstrict=True": " ",
     r"^ *(?:[\w.]*_?log(?:ger)?\.\w+|warnings\.warn)\(.*|-> .*:$|(?<=[\w\]] )\|(?= [\w'])": " ",
+    r"\breshape\(.*?-1(?=[,)])": " ",
 }
 _NOT_CPP = {
     r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\])'": "'",

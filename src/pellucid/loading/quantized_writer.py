@@ -39,16 +39,14 @@ class QuantizedWriter:
         """A matrix [N, K]; all its arrays go into one file."""
         assert matrix.format == self._format
         self._pending_shapes[name] = matrix.shape
-        self._add(f"{name}.codes", matrix.codes)
-        self._add(f"{name}.scales", matrix.scales)
+        arrays = {f"{name}.codes": matrix.codes, f"{name}.scales": matrix.scales}
         if matrix.zero_points is not None:
-            self._add(f"{name}.zero_points", matrix.zero_points)
-        self._close_full_file()
+            arrays[f"{name}.zero_points"] = matrix.zero_points
+        self._add(arrays)
 
     def add_floats(self, name: str, tensor: npt.NDArray[Any]) -> None:
         """A vector, as it is."""
-        self._add(name, tensor)
-        self._close_full_file()
+        self._add({name: tensor})
 
     def finish(self) -> None:
         """Closes the last file and renames all files."""
@@ -65,12 +63,11 @@ class QuantizedWriter:
         index = {"metadata": {"total_size": self.num_bytes}, "weight_map": weight_map}
         (self._directory / INDEX_FILE).write_text(json.dumps(index, indent=2))
 
-    def _add(self, name: str, tensor: npt.NDArray[Any]) -> None:
-        self._pending[name] = tensor
-        self._pending_bytes += tensor.nbytes
-        self.num_bytes += tensor.nbytes
-
-    def _close_full_file(self) -> None:
+    def _add(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        num_bytes = sum(each.nbytes for each in arrays.values())
+        self._pending |= arrays
+        self._pending_bytes += num_bytes
+        self.num_bytes += num_bytes
         if self._pending_bytes >= self.max_file_bytes:
             self._close_file()
 
