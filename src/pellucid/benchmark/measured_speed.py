@@ -55,7 +55,7 @@ class MeasuredSpeed:
         """
         work = np.array([[run.work.get(kind, 0.0) for kind in KINDS] for run in self.runs])
         seconds = np.array([run.seconds for run in self.runs])
-        units = np.array([self._at_ceiling(kind) for kind in KINDS])
+        units = np.array([*seconds_at_ceilings(self.bandwidth, self.flops).values()])
         units *= np.median(seconds / (work @ units))  # all kinds alike, to begin with
         shares = work * units / seconds[:, None]
         factors = np.ones(len(KINDS))
@@ -66,11 +66,11 @@ class MeasuredSpeed:
             factors = _fit(shares * weights[:, None] ** 0.5, weights**0.5, factors)
         return dict(zip(KINDS, (factors * units).tolist(), strict=True))
 
-    def _at_ceiling(self, kind: str) -> float:
-        """Seconds of a unit, as the ceilings have it."""
-        if kind in COUNTS:
-            return COUNTS[kind]
-        return 1 / (self.bandwidth if kind in BYTES else self.flops)
+
+def seconds_at_ceilings(bandwidth: float, flops: float) -> SecondsByKind:
+    """Of a machine that reaches its ceilings, bytes and operations a second, in all kinds of work."""
+    own = {kind: 1 / (bandwidth if kind in BYTES else flops) for kind in KINDS}
+    return own | COUNTS
 
 
 def _fit(

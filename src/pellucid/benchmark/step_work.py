@@ -1,7 +1,7 @@
 """The work of a step by kinds, in units of which each takes the same time on a machine, whatever the model."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pellucid.backends.quantization.formats import BF16, FORMATS
@@ -79,40 +79,47 @@ class StepWork:
         """The work of all steps together."""
         total = dict.fromkeys(KINDS, 0.0)
         for step in steps:
-            for kind, amount in self._of_step(step):
+            num_tokens = step.num_requests * (step.end - step.start)
+            for kind, amount in self.of_tokens(num_tokens, step.num_requests).items():
                 total[kind] += amount
+            for kind, amount in self.of_context(step.start, step.end).items():
+                total[kind] += step.num_requests * amount
         return total
 
-    def _of_step(self, step: Step) -> Iterator[tuple[str, float]]:
-        num_requests, num_tokens = step.num_requests, step.num_requests * (step.end - step.start)
-        yield "steps", 1
-        yield "requests", num_requests
-        yield "layers", len(self._model.layers)
-        yield "KV cache", num_requests * self._kv_bytes(step.start, step.end)
-        yield "states", num_tokens * self._state_flops
-        is_decode = step.end - step.start == 1
-        yield (
-            "attention" if is_decode else "attention of prompts",
-            num_requests * self._attention_flops(step),
-        )
+    def of_tokens(self, num_tokens: int, num_requests: int) -> Work:
+        """What a step of so many tokens of so many requests does, wherever in their texts these are."""
+        work = defaultdict[str, float](float)
+        work.update(steps=1, requests=num_requests, layers=len(self._model.layers))
+        work["states"] += num_tokens * self._state_flops
         for each, count in self._matrices.items():
             # Of n experts, of which each token chooses k, a step reads n (1 - (1 - k/n)^T).
             share = each.num_active / each.num_matrices
             met = each.num_matrices * (1 - (1 - share) ** num_tokens)
             size = each.num_outputs, each.num_inputs
-            yield "weights", count * met * self._matrix_bytes(*size)
+            work["weights"] += count * met * self._matrix_bytes(*size)
             rows = num_tokens * each.num_active / met
-            yield _products(rows), 2 * count * met * rows * size[0] * size[1]
+            work[_products(rows)] += 2 * count * met * rows * size[0] * size[1]
             # Norms, activations and sums: of each row that goes in, and of each that comes out.
-            yield "between products", count * met * rows * sum(size)
-        head = self._model.vocab_size, self._model.hidden_size
-        yield "weights", self._matrix_bytes(*head)
-        yield _products(num_requests), 2 * num_requests * head[0] * head[1]
+            work["between products"] += count * met * rows * sum(size)
+        if self._model.is_last:
+            head = self._model.vocab_size, self._model.hidden_size
+            work["weights"] += self._matrix_bytes(*head)
+            work[_products(num_requests)] += 2 * num_requests * head[0] * head[1]
+        return work
 
-    def _attention_flops(self, step: Step) -> int:
-        """Of one request: q.k and p.v, a multiply and an add each, per pair, head and component."""
+    def of_context(self, start: int, end: int) -> Work:
+        """What a step does besides for the texts before, of one request whose positions start .. end - 1 it
+        computes."""
+        is_decode = end - start == 1
+        return {
+            "KV cache": self._kv_bytes(start, end),
+            "attention" if is_decode else "attention of prompts": self._attention_flops(start, end),
+        }
+
+    def _attention_flops(self, start: int, end: int) -> int:
+        """q.k and p.v, a multiply and an add each, per pair, head and component."""
         return sum(
-            4 * numbers * formulas.attention_pairs(step.start, step.end, window)
+            4 * numbers * formulas.attention_pairs(start, end, window)
             for window, numbers in self._numbers_by_window.items()
         )
 

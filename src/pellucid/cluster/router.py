@@ -116,14 +116,11 @@ class Router:
         """
         if not self._replicas:
             raise LookupError("there is no replica")
-        found = {number: each.num_found(keys) for number, each in self._replicas.items()}
-        number = min(
-            found,
-            key=lambda number: (*self._cost(number, found[number]), number <= self._last, number),
+        _, _, _, number, num_cached = min(
+            [self._cost(number, each, keys) for number, each in self._replicas.items()]
         )
         self._last = number
         replica = self._replicas[number]
-        num_cached = found[number] * self._block_size
         placed = _Placed(number, keys, max(1, num_tokens - num_cached))
         replica.expected.update(keys)
         replica.num_tokens += placed.num_prompt_tokens
@@ -149,9 +146,12 @@ class Router:
         if (placed := self._placed.pop(request_id, None)) is not None:
             self._replicas[placed.replica].num_requests -= 1
 
-    def _cost(self, number: int, num_found: int) -> tuple[int, int]:
+    def _cost(
+        self, number: int, replica: _Replica, keys: Sequence[int]
+    ) -> tuple[int, int, bool, int, int]:
         """Tokens before the first one of a request, less those of its own prompt that every replica computes or finds;
-        then the number of requests."""
-        replica = self._replicas[number]
-        waiting = replica.num_tokens + DECODE_TOKENS * replica.num_requests
-        return waiting - num_found * self._block_size, replica.num_requests
+        the number of requests; whether others have their turn first. Behind these: the number of the replica, and the
+        tokens of the prompt that it has."""
+        num_requests, num_cached = replica.num_requests, replica.num_found(keys) * self._block_size
+        waiting = replica.num_tokens + DECODE_TOKENS * num_requests
+        return waiting - num_cached, num_requests, number <= self._last, number, num_cached
