@@ -184,6 +184,22 @@ def test_events_arrive_and_a_late_reader_catches_up(monkeypatch: pytest.MonkeyPa
         asker.close(0)
 
 
+def test_changes_are_published_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "HEARTBEAT_SECONDS", 1e6)
+    context = zmq.Context()
+    with published() as (engine, publisher), context:
+        subscriber = context.socket(zmq.SUB)
+        subscriber.subscribe("kv@pod@")
+        subscriber.connect(publisher.endpoint)
+        for _, text in zip(range(100), draw_texts(1), strict=False):  # until it is connected
+            engine.add_request(text, SamplingParams(max_tokens=1))
+            run(engine)
+            if subscriber.poll(100):
+                break
+        assert b"BlockStored" in receive(subscriber)[2]
+        subscriber.close(0)
+
+
 def test_a_request_for_a_replay_that_is_none_is_ignored() -> None:
     context = zmq.Context()
     with published() as (_, publisher), context:

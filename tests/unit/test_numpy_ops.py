@@ -27,6 +27,12 @@ def backend(request):
     return NumpyBackend(request.param)
 
 
+def test_the_identity_says_what_computes():
+    one, other = (NumpyBackend(dtype).identity for dtype in DTYPES)
+    assert one.startswith(f"numpy {np.__version__} float32 ")
+    assert other == one.replace("float32", "float64")
+
+
 def eps(backend):
     return np.finfo(backend.ops.dtype).eps
 
