@@ -1,6 +1,7 @@
 """What stands around an engine, on PyTorch: inspection, prefix store, quantized weights, ceilings, command line."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
+from pellucid.observing.events import EventRecord, Level, Token
 from support.checkpoints import write_checkpoint
 from support.host_ops import DEVICE
 
@@ -127,6 +129,34 @@ def test_the_largest_logit_is_the_first_of_equals_and_a_nan_before_all() -> None
     assert rows[0, 1] == 3 and rows[0, 0] == 1
     assert rows[1:][1].tolist() == logits[2].tolist()
     assert find_largest(logits[:0]) == ([], [])
+
+
+def test_drawn_and_watched_tokens_copy_no_row_of_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(seed=3, max_tokens=12, ignore_eos=True, top_p=0.9, top_k=200)
+    texts = []
+    for backend in ("numpy", "torch"):
+        engine = engine_of(tmp_path, backend=backend, speculation="off").engine
+        seen: list[EventRecord] = []
+        if backend == "torch":
+            monkeypatch.setattr(TorchLogits, "__getitem__", _known_only(TorchLogits.__getitem__))
+            engine.events.subscribe(seen.append, Level.TOKEN)
+        output = engine.add_request(PROMPT, params)
+        while engine.has_unfinished_requests:
+            engine.step()
+        texts.append(output.outputs[0].token_ids)
+    assert texts[0] == texts[1]  # equal logits but for rounding
+    assert sum(isinstance(each.event, Token) for each in seen) == 12
+
+
+def _known_only(get: Callable[..., object]) -> Callable[..., object]:
+    def known(logits: TorchLogits, index: tuple[int, int]) -> object:
+        row, token_id = index  # never a whole row
+        assert index in logits.drawn or logits.largest[0][row] == token_id
+        return get(logits, index)
+
+    return known
 
 
 def test_ceilings_are_measured_and_memory_is_known() -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
-from pellucid.backends.ops import Decoder, ForwardBatch, HostArray, KVCache, Matrix, Ops, Vector
+from pellucid.backends.ops import Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -137,7 +137,7 @@ class Weights(ABC):
 
 
 class RowQuestion(NamedTuple):
-    """The arguments of `summarize`: what an observer of a token wants to know about its row of logits.
+    """A question to `summarize_rows`: what an observer of a token wants to know about its row of logits.
 
     Attributes:
         token: that was chosen.
@@ -161,6 +161,14 @@ class KeptTokens(NamedTuple):
     weight: float
 
 
+class LikelyToken(NamedTuple):
+    """One of the likeliest tokens of a row, and whether all truncations keep it."""
+
+    token_id: int
+    logit: float
+    is_kept: bool
+
+
 class RowSummary(NamedTuple):
     """A row of finite logits; d is a logit's distance to the largest. Sums are those of float32 weights.
 
@@ -168,22 +176,24 @@ class RowSummary(NamedTuple):
         peak: the largest logit.
         total: sum of e^d.
         weighted: sum of d e^d.
-        rank: of the token asked for: 1 for the largest logit; of equal ones the lower id comes first.
+        logit: of the token asked for.
+        rank: of that token: 1 for the largest logit; of equal ones the lower id comes first.
         is_kept: whether all truncations keep that token.
         everything: the whole row; then the tokens that each truncation keeps, in order.
-        likeliest: token ids in order of rank, and whether they are kept.
+        likeliest: tokens in order of rank.
     """
 
     peak: float
     total: float
     weighted: float
+    logit: float
     rank: int
     is_kept: bool
     everything: KeptTokens
     after_top_k: KeptTokens
     after_top_p: KeptTokens
     after_min_p: KeptTokens
-    likeliest: list[tuple[int, bool]]
+    likeliest: list[LikelyToken]
 
 
 class LogitRows(Protocol):
@@ -274,9 +284,12 @@ class CompiledDecoder(ABC):
             draws: None unless `draws_tokens`.
         """
 
-    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
-        """Summarizes a row of logits [V]; None if a logit is not finite, or without `draws_tokens`."""
-        return None
+    def summarize_rows(
+        self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
+    ) -> list[RowSummary | None]:
+        """Answers questions about rows of `StepLogits.rows`, each with the index of its row. None for a row of which a
+        logit is not finite, and without `draws_tokens`."""
+        return [None] * len(questions)
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> LogitRows:
         """Logits [R, V] of the rows `batch.logits_indices`."""

@@ -8,6 +8,8 @@ import numpy.typing as npt
 from pellucid.backends.base import (
     CompiledDecoder,
     KeptTokens,
+    LikelyToken,
+    LogitRows,
     RowQuestion,
     RowSummary,
     StepLogits,
@@ -180,8 +182,10 @@ class ProgramDecoder(CompiledDecoder):
         self._run(batch, kv_cache, logits, (), seconds)
         return list(zip(names, seconds.tolist(), strict=True))
 
-    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
-        return row_summary(self._summarizer, logits, question)
+    def summarize_rows(
+        self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
+    ) -> list[RowSummary | None]:
+        return [row_summary(self._summarizer, rows[row], question) for row, question in questions]
 
     def _run(
         self,
@@ -213,13 +217,14 @@ def row_summary(
         peak,
         total,
         weighted,
+        float(logits[question.token]),
         rank,
         is_kept,
         KeptTokens(*everything),
         KeptTokens(*top_k),
         KeptTokens(*top_p),
         KeptTokens(*min_p),
-        likeliest,
+        [LikelyToken(token, float(logits[token]), is_left) for token, is_left in likeliest],
     )
 
 

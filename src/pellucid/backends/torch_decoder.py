@@ -1,18 +1,22 @@
 """A decoder on a device, run op by op."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pellucid.backends.base import StepLogits
+from pellucid.backends.base import LogitRows, RowQuestion, RowSummary, StepLogits
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.eager_decoder import EagerDecoder
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
 from pellucid.backends.torch_batch import TorchBatch
+from pellucid.backends.torch_device import has_doubles
+from pellucid.backends.torch_draws import DRAWS_TOGETHER, NUMBERS_PER_TOKEN, draw_tokens
 from pellucid.backends.torch_memory import to_host
 from pellucid.backends.torch_ops import TorchOps
+from pellucid.backends.torch_summaries import SUMMARIES_TOGETHER, summarize_rows
 from pellucid.backends.torch_weights import MAX_WIDENED
 from pellucid.facts.model_config import ModelConfig
 
@@ -27,10 +31,12 @@ class TorchLogits:
     Args:
         rows: [R, V].
         largest: of each row, and the logit there.
+        drawn: logits of tokens that have been drawn, by row and token.
     """
 
     rows: Tensor
     largest: tuple[list[int], list[float]]
+    drawn: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -44,6 +50,8 @@ class TorchLogits:
         row, token_id = index
         if self.largest[0][row] == token_id:
             return self.largest[1][row]
+        if (logit := self.drawn.get(index)) is not None:
+            return logit
         return float(self.rows[index])
 
 
@@ -62,7 +70,8 @@ def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
 
 
 class TorchDecoder(EagerDecoder):
-    """A decoder over `TorchOps`. It finds the largest logits; other draws are the sampler's.
+    """A decoder over `TorchOps`. Tokens are drawn, and rows summarized, where the logits are; on devices without f64 by
+    the sampler.
 
     Args:
         ops: of the decoder.
@@ -75,19 +84,26 @@ class TorchDecoder(EagerDecoder):
     ) -> None:
         super().__init__(decoder, config, bytes_per_number)
         self._device = ops.device
+        self._has_doubles = has_doubles(ops.device)
         self._sizes = ops.attention
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """An estimate of the tensors that exist at once: in the MLP; of a matrix' widened part; of a range of keys;
-        and where the largest logits are found."""
+        and where tokens are drawn."""
         config = self._config
         per_token = 8 * self._mlp_width + 6 * config.hidden_size
-        largest = 3 * _ROWS_TOGETHER * config.vocab_size
+        rows_together = max(DRAWS_TOGETHER, SUMMARIES_TOGETHER)
+        per_vocab = max(3 * _ROWS_TOGETHER, NUMBERS_PER_TOKEN * rows_together * self._has_doubles)
         per_range = max(
             self._sizes.num_numbers(each.num_heads, each.num_kv_heads, each.head_dim)
             for each in config.attentions
         )
-        numbers = max_num_batched_tokens * per_token + 2 * MAX_WIDENED + per_range + largest
+        numbers = (
+            max_num_batched_tokens * per_token
+            + 2 * MAX_WIDENED
+            + per_range
+            + per_vocab * config.vocab_size
+        )
         return numbers * _F32_BYTES
 
     def step(
@@ -98,5 +114,24 @@ class TorchDecoder(EagerDecoder):
             if not self._config.is_last:
                 return StepLogits(to_host(logits))
             largest = find_largest(logits)
-        num_draws = 0 if draws is None else len(draws)
-        return StepLogits(TorchLogits(logits, largest), largest[0], [None] * num_draws)
+            if draws is None or not self._has_doubles:
+                return StepLogits(
+                    TorchLogits(logits, largest), largest[0], [None] * len(draws or ())
+                )
+            tokens = draw_tokens(logits, draws)
+        known = {
+            (row, each.token_id): each.logit
+            for row, each in zip(draws.rows, tokens, strict=True)
+            if each is not None
+        }
+        drawn = [None if each is None else each.token_id for each in tokens]
+        return StepLogits(TorchLogits(logits, largest, known), largest[0], drawn)
+
+    def summarize_rows(
+        self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
+    ) -> list[RowSummary | None]:
+        assert isinstance(rows, TorchLogits)
+        if not self._has_doubles:
+            return [None] * len(questions)
+        with torch.inference_mode():
+            return summarize_rows(rows.rows, questions)

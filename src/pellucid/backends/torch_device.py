@@ -56,6 +56,15 @@ def _why_not(kind: str) -> str | None:
     return None
 
 
+def has_doubles(device: torch.device) -> bool:
+    """Whether it computes in f64, as a draw does: Apple's GPUs and some of Intel's do not."""
+    try:
+        torch.ones(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
 def device_memory(device: torch.device) -> int | None:
     """Bytes that can be taken now where tensors lie; None: the system does not report it."""
     match device.type:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 TORCH_DTYPES = {
+    np.dtype(np.float64): torch.float64,
     np.dtype(np.float32): torch.float32,
     np.dtype(np.float16): torch.float16,
     np.dtype(ml_dtypes.bfloat16): torch.bfloat16,

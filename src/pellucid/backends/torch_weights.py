@@ -78,7 +78,8 @@ class TorchCodes:
         return len(self.arrays["codes"]), self.num_inputs
 
     @cached_property
-    def _codebook(self) -> Tensor:
+    def codebook(self) -> Tensor:
+        """The numbers of `IntegerFormat.codebook`, int8."""
         codebook = np.array(self.format.codebook, np.int8)
         return to_device(codebook, self.arrays["codes"].device)
 
@@ -99,7 +100,7 @@ class TorchCodes:
         halves = torch.stack((codes & 15, codes >> 4), dim=-1).reshape(len(codes), -1)
         halves = halves[:, : self.num_inputs]
         if self.format.codebook:
-            return self._codebook[halves.long()]
+            return self.codebook[halves.long()]
         if "zero_points" in arrays:
             return halves.to(torch.int8) - self._per_input(arrays["zero_points"]).to(torch.int8)
         return halves.to(torch.int8) - self.format.zero_point
@@ -146,7 +147,7 @@ class TorchWeights(Weights):
             self._count(sum(each.nbytes for each in weight.arrays.values()), weight.shape)
             arrays = {name: to_device(each, self._device) for name, each in weight.arrays.items()}
             return TorchCodes(weight.format, weight.num_inputs, arrays, own_bias)
-        if weight.dtype not in TORCH_DTYPES:
+        if weight.dtype not in TORCH_DTYPES or weight.dtype == np.float64:
             weight = weight.astype(np.float32)
         self._count(weight.nbytes, weight.shape)
         return TorchFloats(to_device(weight, self._device), own_bias)

@@ -15,7 +15,12 @@ from pellucid.execution.logprobs import TokenLogprobs
 from pellucid.execution.request_draws import RequestDraws
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import SampledToken, Sampler
-from pellucid.execution.token_observation import TokenObservation
+from pellucid.execution.token_observation import (
+    DrawnToken,
+    Observations,
+    TokenObservation,
+    observe_drawn_tokens,
+)
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.scheduler_output import (
     BeamCandidate,
@@ -170,6 +175,7 @@ class ModelRunner:
             observes: whether to observe the tokens of a request, by its id; None: no request's.
         """
         result = StepResult(expert_bytes=computed.expert_bytes)
+        observed = self._observe_drawn(scheduled_requests, computed, observes)
         end = 0
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
@@ -182,12 +188,41 @@ class ModelRunner:
                 if request_id in result.errors:
                     continue
                 try:
-                    observe = observes is not None and observes(request_id)
+                    is_observed = observes is not None and observes(request_id)
                     first = end - 1 - scheduled.num_draft_tokens
-                    self._sample(self._states[request_id], computed, first, result, observe)
+                    own = observed if is_observed else None
+                    self._sample(self._states[request_id], computed, first, result, own)
                 except Exception as error:
                     result.errors[request_id] = error
         return result
+
+    def _observe_drawn(
+        self,
+        scheduled_requests: Sequence[ScheduledRequest],
+        computed: ComputedStep,
+        observes: Callable[[str], bool] | None,
+    ) -> Observations:
+        """Observes the tokens that the decoder has drawn for the requests that are observed, where its summaries of
+        rows tell all: together, so that no row has to leave a device."""
+        drawn: list[DrawnToken] = []
+        if observes is None:
+            return {}
+        end = 0
+        for scheduled in scheduled_requests:
+            end += scheduled.num_logits
+            for request_id in scheduled.samplers:
+                state = self._states[request_id]
+                if state.wants_logprobs or not observes(request_id):
+                    continue
+                index = end - 1 - scheduled.num_draft_tokens
+                for number, draft in enumerate((*state.draft_token_ids, None)):
+                    key = request_id, index + number
+                    if (token_id := computed.drawn.get(key)) is None:
+                        break
+                    drawn.append(DrawnToken(key, state.row(number), token_id))
+                    if token_id != draft:
+                        break
+        return observe_drawn_tokens(self.decoder, computed.rows, drawn) if drawn else {}
 
     def _read_prompt(
         self, scheduled: ScheduledRequest, logits: LogitRows, result: StepResult
@@ -209,7 +244,7 @@ class ModelRunner:
         computed: ComputedStep,
         first: int,
         result: StepResult,
-        observe: bool,
+        observed: Observations | None,
     ) -> None:
         """Chooses a request's next tokens, or its beam's candidates.
 
@@ -218,6 +253,7 @@ class ModelRunner:
 
         Args:
             first: index of the row of the last known token; those of the drafts follow it.
+            observed: tokens that have been observed; None: the request is not observed.
         """
         request_id = state.started.request_id
         if num_candidates := state.started.num_candidates:
@@ -225,16 +261,16 @@ class ModelRunner:
                 computed.rows[first], state.row(), num_candidates
             )
             return
-        sampled = [self._choose(state, computed, first, 0, result, observe)]
+        sampled = [self._choose(state, computed, first, 0, result, observed)]
         result.sampled[request_id] = sampled
         for number, draft in enumerate(state.draft_token_ids):
             if sampled[-1].token_id != draft:
                 break
             try:
-                sampled.append(self._choose(state, computed, first, number + 1, result, observe))
+                sampled.append(self._choose(state, computed, first, number + 1, result, observed))
             except Exception:
                 break  # the next step, which computes this row again, reports the error
-        if observe and state.draft_token_ids:
+        if observed is not None and state.draft_token_ids:
             result.draft_targets[request_id] = self._draft_targets(state, computed.rows[first:])
 
     def distribution(self, request_id: str, logits: HostArray) -> Candidates:
@@ -270,18 +306,22 @@ class ModelRunner:
         first: int,
         num_drafts: int,
         result: StepResult,
-        observe: bool,
+        observed: Observations | None,
     ) -> SampledToken:
         """Chooses the token after the first `num_drafts` drafts."""
         request_id, index = state.started.request_id, first + num_drafts
         drawn = computed.drawn.get((request_id, index))
-        if drawn is not None and not (observe or state.wants_logprobs):
+        if observed is not None and (seen := observed.get((request_id, index))) is not None:
+            assert drawn is not None
+            result.observations.setdefault(request_id, []).append(seen)
+            return SampledToken(drawn)
+        if drawn is not None and observed is None and not state.wants_logprobs:
             # A logit that is not finite: the sampler has the error.
             if isfinite(computed.rows[index, drawn]):
                 return SampledToken(drawn)
         logits, row = computed.rows[index], state.row(num_drafts)
-        if not observe:
+        if observed is None:
             return self.sampler.sample(logits, row, drawn)
-        sampled, observation = self.sampler.observe(logits, row, drawn, self.decoder.summarize)
+        sampled, observation = self.sampler.observe(logits, row, drawn)
         result.observations.setdefault(request_id, []).append(observation)
         return sampled

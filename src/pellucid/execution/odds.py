@@ -13,30 +13,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.draw_arithmetic import MASS_UNIT, MIN_EXPONENT, POLYNOMIAL, ROUND
 from pellucid.backends.drawing import sharpness
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 
-# Weights below 2^MIN_EXPONENT count as zero: no noise lets a token of such a weight win.
-MIN_EXPONENT = -100
-# The unit of masses, as a share of the likeliest token's weight. A vocabulary of 2^22 tokens
-# keeps sums below 2^53, where float64 adds whole numbers exactly in any order.
-MASS_UNIT = 2.0**-30
-_ROUND = np.float32(12582912)  # 1.5 * 2^23: adding it leaves no bits for fractions
-
-# 2^x on [-1/2, 1/2]: the best of degree 5 that is 1 at 0 (csrc/kernels/softmax.h has it too).
-_POLYNOMIAL = tuple(
-    np.float32(float.fromhex(coefficient))
-    for coefficient in (
-        "0x1.5a5592p-10",
-        "0x1.3ce8bp-7",
-        "0x1.c6badp-5",
-        "0x1.ebf9c4p-3",
-        "0x1.62e426p-1",
-        "0x1p0",
-    )
-)
+_ROUND = np.float32(ROUND)
+_POLYNOMIAL = tuple(map(np.float32, POLYNOMIAL))
 
 
 @dataclass(frozen=True, eq=False)

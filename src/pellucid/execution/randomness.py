@@ -11,23 +11,26 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.draw_arithmetic import (
+    GROUP,
+    HALF_GROUP,
+    KEY_STEPS,
+    LANES,
+    LAST_ODD,
+    LOG_2,
+    MULTIPLIERS,
+    NUM_ROUNDS,
+    ROOT_OF_HALF,
+    WORD,
+)
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]  # 32-bit words, in 64 bits for their products
 
-_WORD = 2**32
-_LOW, _HALF = np.uint64(_WORD - 1), np.uint64(32)
-_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
-_KEY_STEPS = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
-_NUM_ROUNDS = 10
-
-# Eight tokens share a block, 16 bits each, so that sixteen neighbours find theirs in sixteen neighbouring
-# blocks: token t has half t / 64 % 2 (0: the lower bits) of word t / 16 % 4 of block 16 (t / 128) + t % 16.
-_GROUP, _HALF_GROUP, _LANES = 128, 64, 16
-
-_LOG_2 = 0.6931471805599453
-_ROOT_OF_HALF = 0.7071067811865476
-_LAST_ODD = 23  # of the series of atanh: its next term is below 2^-60 of the first
+_LOW, _HALF = np.uint64(WORD - 1), np.uint64(32)
+_MULTIPLIERS = np.array(MULTIPLIERS, np.uint64)[:, None]
+_KEY_STEPS = np.array(KEY_STEPS, np.uint64)
 
 
 def exponential_noise(
@@ -49,15 +52,15 @@ def exponential_noise(
         For each token at each position, in the shape of both together.
     """
     assert 0 <= seed < 2**64
-    assert 0 <= stream < _WORD
+    assert 0 <= stream < WORD
     positions, token_ids = np.broadcast_arrays(positions, token_ids)
     counters = np.empty((4, 2, *token_ids.shape), np.uint64)
-    counters[0] = token_ids // _GROUP * _LANES + token_ids % _LANES, token_ids
+    counters[0] = token_ids // GROUP * LANES + token_ids % LANES, token_ids
     counters[1], counters[2] = positions, stream
     counters[3, 0], counters[3, 1] = 0, 1
-    words = philox((seed % _WORD, seed // _WORD), counters.reshape(4, -1)).reshape(counters.shape)
-    upper = np.choose(token_ids // _LANES % 4, words[:, 0])
-    upper = upper >> (token_ids // _HALF_GROUP % 2 * 16).astype(np.uint64) & np.uint64(0xFFFF)
+    words = philox((seed % WORD, seed // WORD), counters.reshape(4, -1)).reshape(counters.shape)
+    upper = np.choose(token_ids // LANES % 4, words[:, 0])
+    upper = upper >> (token_ids // HALF_GROUP % 2 * 16).astype(np.uint64) & np.uint64(0xFFFF)
     lower = words[0, 1] << np.uint64(4) | words[1, 1] >> np.uint64(28)
     bits = upper << np.uint64(36) | lower
     v = (bits.astype(np.float64) + 0.5) * 2.0**-52
@@ -71,7 +74,7 @@ def philox(key: tuple[int, int], counters: Words) -> Words:
         key: two words.
         counters: [4, N] words.
     """
-    keys = np.array(key, np.uint64) + np.arange(_NUM_ROUNDS, dtype=np.uint64)[:, None] * _KEY_STEPS
+    keys = np.array(key, np.uint64) + np.arange(NUM_ROUNDS, dtype=np.uint64)[:, None] * _KEY_STEPS
     multiplied, passed = counters[[0, 2]], counters[[1, 3]]  # [2, N]
     for round_key in (keys & _LOW)[..., None]:
         products = (_MULTIPLIERS * multiplied)[::-1]
@@ -87,12 +90,12 @@ def minus_log(u: FloatArray) -> FloatArray:
     to 1, and log(m) = 2 atanh((m - 1) / (m + 1)) by its series.
     """
     m, e = np.frexp(u)
-    small = m < _ROOT_OF_HALF
+    small = m < ROOT_OF_HALF
     m, e = np.where(small, m * 2, m), np.where(small, e - 1, e)
     t = (m - 1) / (m + 1)
     square = t * t
-    series = np.full_like(t, 1 / _LAST_ODD)
-    for odd in range(_LAST_ODD - 2, 1, -2):
+    series = np.full_like(t, 1 / LAST_ODD)
+    for odd in range(LAST_ODD - 2, 1, -2):
         series = series * square + 1 / odd
-    log: FloatArray = e * _LOG_2 + 2 * t * (series * square + 1)
+    log: FloatArray = e * LOG_2 + 2 * t * (series * square + 1)
     return -log

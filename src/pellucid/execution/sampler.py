@@ -13,9 +13,7 @@ from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.execution.selection import largest
 from pellucid.execution.token_observation import (
-    Summarize,
     TokenObservation,
-    observe_drawn,
     observe_token,
 )
 from pellucid.scheduling.scheduler_output import BeamCandidate
@@ -69,19 +67,9 @@ class Sampler:
         logits: Logits,
         row: SamplingRow,
         drawn: int | None = None,
-        summarize: Summarize | None = None,
     ) -> tuple[SampledToken, TokenObservation]:
-        """As `sample`, and observes the choice. Arguments and errors are the same.
-
-        Args:
-            summarize: of the backend that has drawn the token.
-        """
+        """As `sample`, and observes the choice. Arguments and errors are the same."""
         started = time.perf_counter()
-        if drawn is not None and summarize is not None and row.params.num_logprobs is None:
-            sampled = self.sample(logits, row, drawn)
-            quick = observe_drawn(logits, row.params, sampling_stages(row), drawn, summarize)
-            if quick is not None:
-                return sampled, quick._replace(seconds=time.perf_counter() - started)
         passed = [("logits", Candidates.of(logits))]
         for stage in sampling_stages(row):
             passed.append((stage.name, _apply(stage, passed[-1][1], row)))

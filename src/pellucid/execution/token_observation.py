@@ -4,23 +4,23 @@ Computed from the same logits as the token, and only if a subscriber watches the
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pellucid.backends.base import RowQuestion, RowSummary
+from pellucid.backends.base import CompiledDecoder, LogitRows, RowQuestion, RowSummary
 from pellucid.backends.drawing import sharpness
 from pellucid.execution.candidates import Candidates, IntArray, Logits
 from pellucid.execution.logprobs import TokenLogprob, TokenLogprobs, token_logprobs
-from pellucid.execution.sampling_order import Stage
+from pellucid.execution.sampling_order import SamplingRow, Stage, sampling_stages
 from pellucid.inputs.sampling_params import SamplingParams
 
 NUM_CANDIDATES = 10
 SUMMARIZED_STAGES = frozenset({"temperature", "top_k", "top_p", "min_p"})
-
-Summarize: TypeAlias = Callable[[Logits, RowQuestion], RowSummary | None]
 
 
 class FunnelStage(NamedTuple):
@@ -80,43 +80,39 @@ def observe_token(
     )
 
 
-def observe_drawn(
-    logits: Logits,
-    params: SamplingParams,
-    stages: Iterable[Stage],
-    token_id: int,
-    summarize: Summarize,
-) -> TokenObservation | None:
-    """As `observe_token`, for a token that a backend has drawn, from the backend's summary of the row.
-
-    Log-probabilities, entropy and masses agree with the definition to six digits: weights are float32.
+def question_about(
+    params: SamplingParams, stages: Iterable[Stage], token_id: int, vocab_size: int
+) -> RowQuestion | None:
+    """What `observe_drawn` has to know about the row of a token that a backend has drawn.
 
     Args:
-        logits: [V] that it was drawn from.
         params: of the request.
         stages: that are active.
         token_id: the token.
-        summarize: the backend's.
 
     Returns:
-        None where only `observe_token` knows: stages that are no truncation by likelihood, logits that are not
-        finite.
+        None where only `observe_token` knows: stages that are no truncation by likelihood.
     """
-    names = [stage.name for stage in stages]
+    if not SUMMARIZED_STAGES.issuperset(stage.name for stage in stages):
+        return None
     is_greedy = params.temperature == 0
     factor = sharpness(1.0 if is_greedy else params.temperature)
-    if not SUMMARIZED_STAGES.issuperset(names):
-        return None
     # Greedily, all truncations keep the likeliest token.
     truncation = (1, 1.0, 0.0) if is_greedy else (params.top_k, params.top_p, params.min_p)
-    vocab_size = len(logits)
-    question = RowQuestion(token_id, min(NUM_CANDIDATES, vocab_size), factor, *truncation)
-    summary = summarize(logits, question)
-    if summary is None:
-        return None
+    return RowQuestion(token_id, min(NUM_CANDIDATES, vocab_size), factor, *truncation)
+
+
+def observe_drawn(
+    summary: RowSummary, params: SamplingParams, stages: Iterable[Stage], token_id: int
+) -> TokenObservation:
+    """As `observe_token`, from the backend's answer to `question_about`, whose arguments are the same.
+
+    Log-probabilities, entropy and masses agree with the definition to six digits: weights are float32.
+    """
+    is_greedy = params.temperature == 0
     left = summary.everything
-    funnel = [FunnelStage("logits", vocab_size, 1.0)]
-    for name in names:
+    funnel = [FunnelStage("logits", left.num, 1.0)]
+    for name in (stage.name for stage in stages):
         before = left
         if is_greedy:
             left = summary.after_top_k
@@ -127,21 +123,64 @@ def observe_drawn(
 
     log_total, log_left = math.log(summary.total), math.log(left.weight)
 
-    def logprob(token: int, rank: int, is_kept: bool) -> TokenLogprob:
-        difference = float(logits[token]) - summary.peak
+    def logprob(token: int, logit: float, is_kept: bool, rank: int) -> TokenLogprob:
+        difference = logit - summary.peak
         final = difference / (params.temperature or 1.0) - log_left if is_kept else -math.inf
         return TokenLogprob(token, difference - log_total, final, rank)
 
-    top = tuple(
-        logprob(token, rank, is_kept)
-        for rank, (token, is_kept) in enumerate(summary.likeliest, start=1)
-    )
+    top = tuple(logprob(*likely, rank) for rank, likely in enumerate(summary.likeliest, start=1))
     return TokenObservation(
-        TokenLogprobs(logprob(token_id, summary.rank, summary.is_kept), top),
+        TokenLogprobs(logprob(token_id, summary.logit, summary.is_kept, summary.rank), top),
         entropy_bits=max(0.0, log_total - summary.weighted / summary.total) / math.log(2),
         rest=max(0.0, 1 - sum(math.exp(entry.logprob) for entry in top)),
         funnel=tuple(funnel),
     )
+
+
+class DrawnToken(NamedTuple):
+    """A token that a backend has drawn.
+
+    Attributes:
+        key: the request's id, and the row of the step's logits.
+        row: what the token was drawn by.
+    """
+
+    key: tuple[str, int]
+    row: SamplingRow
+    token_id: int
+
+
+Observations: TypeAlias = Mapping[tuple[str, int], TokenObservation]
+
+
+def observe_drawn_tokens(
+    decoder: CompiledDecoder, rows: LogitRows, drawn: Sequence[DrawnToken]
+) -> Observations:
+    """Observes tokens by the decoder's summaries of their rows, by their keys. Those are missing that `observe_token`
+    alone knows: stages that are no truncation by likelihood, logits that are not finite.
+
+    Args:
+        rows: of the step's logits.
+    """
+    started = time.perf_counter()
+    asked: list[tuple[DrawnToken, list[Stage]]] = []
+    questions = []
+    for each in drawn:
+        with suppress(Exception):  # the sampler, which looks at what is missing, has the error
+            stages = list(sampling_stages(each.row))
+            question = question_about(each.row.params, stages, each.token_id, decoder.vocab_size)
+            if question is not None:
+                asked.append((each, stages))
+                questions.append((each.key[1], question))
+    summaries = decoder.summarize_rows(rows, questions) if questions else []
+    observations: dict[tuple[str, int], TokenObservation] = {}
+    for (each, stages), summary in zip(asked, summaries, strict=True):
+        if summary is not None:
+            with suppress(Exception):
+                own = observe_drawn(summary, each.row.params, stages, each.token_id)
+                observations[each.key] = own
+    share = (time.perf_counter() - started) / max(1, len(observations))
+    return {key: own._replace(seconds=share) for key, own in observations.items()}
 
 
 def _kept_mass(before: Candidates, kept: IntArray) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pellucid.backends.base import (
     CompiledDecoder,
+    LogitRows,
     RowQuestion,
     RowSummary,
     StepLogits,
@@ -109,8 +110,10 @@ class StagedDecoder(CompiledDecoder):
         logits = self._own.step(own, kv_cache.own, draws)
         return replace(logits, expert_bytes=logits.expert_bytes + received.expert_bytes)
 
-    def summarize(self, logits: HostArray, question: RowQuestion) -> RowSummary | None:
-        return self._own.summarize(logits, question)
+    def summarize_rows(
+        self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
+    ) -> list[RowSummary | None]:
+        return self._own.summarize_rows(rows, questions)
 
     def _through_stages(self, piece: ForwardBatch) -> "Future[list[Rows]]":
         """Sends rows through all stages. The future has what each of them has made of them."""
