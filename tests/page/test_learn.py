@@ -57,7 +57,7 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
 
 def test_all_steps_are_done_on_this_engine(page: Any) -> None:
     page.keyboard.press("8")
-    page.locator("button.live.on").wait_for()
+    wait_until(page, "pellucid.source.canRun")
     for step in STEPS:
         do_step(page, step)
     page.evaluate("location.hash = '#learn?step=record'")

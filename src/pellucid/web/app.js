@@ -6,10 +6,14 @@ import { useCanvas } from "./draw/picture.js";
 import { html, render, useEffect, useLayoutEffect, useRef, useSignal } from "./html.js";
 import { Badge, count, inTime, percent } from "./parts/numbers.js";
 import { isHelpOpen, KeySheet, listenToKeys, Select, useKeys } from "./parts/panel.js";
+import { Tips } from "./parts/tips.js";
 import { createSession, SPEEDS } from "./state/session.js";
 
 /** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
 const VIEWS = ["Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat"].map((title) => [title.toLowerCase(), title]);
+
+/** Views that show no moment of the engine: runs of their own, or conversations. */
+const TIMELESS = new Set(["compare", "learn", "chat"]);
 
 const session = createSession();
 
@@ -37,8 +41,9 @@ function App() {
     <${Header} view=${known} />
     <${Notice} />
     <main id="main" tabindex="-1" class=${`view-${known}`}><${CurrentView} key=${known} name=${known} /></main>
-    ${known !== "chat" && html`<${TimeBar} />`}
+    ${!TIMELESS.has(known) && html`<${TimeBar} />`}
     <${KeySheet} settings=${settings} />
+    <${Tips} />
   `;
 }
 
@@ -92,10 +97,10 @@ function Header({ view }) {
     <button
       class="quiet"
       aria-label="theme"
-      title="light, dark, or as the machine has it"
+      data-tip="light, dark, or as the machine has it"
       onClick=${() => (settings.theme.value = /** @type {any} */ ({ "": "dark", dark: "light", light: "" })[settings.theme.value])}
     >${/** @type {any} */ ({ "": "◐", dark: "●", light: "○" })[settings.theme.value]}</button>
-    <button class="quiet" aria-label="keys" title="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?</button>
+    <button class="quiet" aria-label="keys" data-tip="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?</button>
   </header>`;
 }
 
@@ -170,7 +175,7 @@ function TimeBar() {
         ["on", "a step on", "→", () => cursor.move(1)],
         ["last", "newest", "End", cursor.goLive],
       ].map(
-        ([icon, says, key, run]) => html`<button class=${key === "Space" ? "main" : ""} title=${`${says} (${key})`} aria-label=${says} onClick=${run}>
+        ([icon, says, key, run]) => html`<button class=${key === "Space" ? "main" : ""} data-tip=${`${says} (${key})`} aria-label=${says} onClick=${run}>
           <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[/** @type {string} */ (icon)]} fill="currentColor" /></svg>
         </button>`,
       )}

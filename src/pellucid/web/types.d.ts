@@ -263,6 +263,15 @@ declare global {
   }
 
   /** Cells of a picture that can be focused one by one: left and right go to the neighbours, up and down `columns` further. */
+  /** What is said of a thing, and where it is in the window. */
+  interface Tip {
+    text: string;
+    /** Its middle, or the pointer. */
+    x: number;
+    top: number;
+    bottom: number;
+  }
+
   interface Cells {
     count: number;
     columns: number;

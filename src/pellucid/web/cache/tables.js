@@ -51,7 +51,7 @@ export function BlockTable({ session }) {
         const isShared = pool.owners[block] > 1;
         return html`<li key=${block}>
           <button class=${block === selection.block.value ? "on" : ""} onClick=${() => (selection.block.value = block)}
-            title=${`block ${index} of the text is block ${block} of the pool, ${pool.fill[block]} of ${pool.blockTokens} tokens${isShared ? ", shared" : ""}`}>
+            data-tip=${`block ${index} of the text is block ${block} of the pool, ${pool.fill[block]} of ${pool.blockTokens} tokens${isShared ? ", shared" : ""}`}>
             <span>${index}</span><i style=${{ width: `${(pool.fill[block] / pool.blockTokens) * 100}%` }}></i><b>${block}${isShared ? "*" : ""}</b>
           </button>
         </li>`;

@@ -64,9 +64,10 @@ function Growth({ chat }) {
       ${answers.map(({ id, usage }, index) => {
         const { prompt: sent, cached: found, output } = /** @type {NonNullable<Message["usage"]>} */ (usage);
         const part = (/** @type {number} */ tokens) => ({ width: `${(tokens / longest) * 100}%` });
+        const parts = `${count(found)} from the cache, ${count(sent - found)} computed, ${count(output)} written`;
         return html`<li key=${id}>
           <span>${name(index)}</span>
-          <span class="growth-bar" title=${`${count(found)} from the cache, ${count(sent - found)} computed, ${count(output)} written`}><i class="found" style=${part(found)}></i><i class="computed" style=${part(sent - found)}></i><i class="made" style=${part(output)}></i></span>
+          <span class="growth-bar" role="img" aria-label=${parts} data-tip=${parts}><i class="found" style=${part(found)}></i><i class="computed" style=${part(sent - found)}></i><i class="made" style=${part(output)}></i></span>
           <span class="number">${percent(sent ? found / sent : 0)}</span>
         </li>`;
       })}

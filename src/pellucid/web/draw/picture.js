@@ -2,6 +2,7 @@
 // A picture on a canvas with its table twin: drawn in the frame in which something changed, keyboard focus on cells, spoken text.
 
 import { effect, html, untracked, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
+import { say } from "../parts/tips.js";
 import { palette } from "./hues.js";
 
 const MAX_ROWS = 200; // of a table shown at once
@@ -22,6 +23,7 @@ const MAX_ROWS = 200; // of a table shown at once
 export function Picture({ label, draw, inputs, follows, keeps, height, cells, twin, onHover, asTable }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const focused = useSignal(-1);
+  const mark = useSignal(/** @type {ReturnType<Cells["rect"]>} */ (null)); // the cell under the pointer
   const { canvas, tall } = useCanvas({
     box, height, follows,
     inputs: [...inputs, focused.value, asTable.value],
@@ -56,6 +58,22 @@ export function Picture({ label, draw, inputs, follows, keeps, height, cells, tw
   };
   /** @param {PointerEvent} event */
   const at = (event) => (cells ? cells.hit(event.offsetX, event.offsetY) : -1);
+  /** Marks a cell, and says what it is. @param {number} index -1: none @param {number} [x] of the pointer */
+  const look = (index, x) => {
+    const rect = cells && index >= 0 && index < cells.count ? cells.rect(index) : null;
+    const at = canvas.current?.getBoundingClientRect();
+    if (!cells || !rect || !at) {
+      mark.value = null;
+      say(null);
+      return;
+    }
+    mark.value = rect;
+    const middle = at.left + rect.x + rect.width / 2;
+    say({ text: cells.describe(index), x: x === undefined || rect.width < 200 ? middle : x, top: at.top + rect.y, bottom: at.top + rect.y + rect.height });
+  };
+  useEffect(() => {
+    if (focused.value >= 0) look(focused.value);
+  }, [focused.value]);
   const spoken = focused.value >= 0 && cells && focused.value < cells.count ? cells.describe(focused.value) : "";
 
   return html`<div class="picture" ref=${box}>
@@ -70,14 +88,26 @@ export function Picture({ label, draw, inputs, follows, keeps, height, cells, tw
             aria-roledescription=${cells ? "picture with cells" : undefined}
             aria-label=${cells ? `${label} Arrow keys go from cell to cell.` : label}
             onKeyDown=${onKeyDown}
-            onBlur=${() => (focused.value = -1)}
-            onPointerMove=${(/** @type {PointerEvent} */ event) => onHover?.(at(event))}
-            onPointerLeave=${() => onHover?.(-1)}
+            onBlur=${() => {
+              focused.value = -1;
+              look(-1);
+            }}
+            onPointerMove=${(/** @type {PointerEvent} */ event) => {
+              if (event.pointerType === "touch") return;
+              const index = event.buttons === 0 ? at(event) : -1; // a drag moves what is under the pointer
+              onHover?.(index);
+              look(index, event.clientX);
+            }}
+            onPointerLeave=${() => {
+              onHover?.(-1);
+              look(-1);
+            }}
             onClick=${(/** @type {PointerEvent} */ event) => {
               const cell = at(event);
               if (cell >= 0) cells?.choose?.(cell);
             }}
           ></canvas>
+          ${mark.value && html`<i class="mark" style=${{ left: `${mark.value.x}px`, top: `${mark.value.y}px`, width: `${mark.value.width}px`, height: `${mark.value.height}px` }}></i>`}
           <p class="spoken" aria-live="polite">${spoken}</p>`}
   </div>`;
 }

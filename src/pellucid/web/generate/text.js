@@ -158,7 +158,8 @@ export function Blocks({ session, focus }) {
         const fill = pool.fill[block] / pool.blockTokens;
         const isSealed = (pool.flags[block] & SEALED) !== 0;
         const name = `${pool.owners[block] > 1 ? "shared" : ""} ${isSealed ? "sealed" : ""} ${table.length ? "" : "kept"}`;
-        return html`<li key=${block} class=${name} title=${`block ${block}: ${pool.fill[block]} of ${pool.blockTokens} tokens`}>
+        const says = `block ${block}: ${pool.fill[block]} of ${pool.blockTokens} tokens${isSealed ? ", full and sealed" : ""}`;
+        return html`<li key=${block} class=${name} data-tip=${says} aria-label=${says}>
           <i style=${{ height: `${fill * 100}%` }}></i>
         </li>`;
       })}

@@ -100,7 +100,7 @@ function Candidates({ session, token, focus, listed, rest, restFinal, others }) 
             html`<button
               class=${`quiet ${isFork ? "fork" : ""}`}
               disabled=${!canFork}
-              title=${forks}
+              data-tip=${forks}
               aria-label=${forks}
               onClick=${() => forkTo(each)}
             ><${Fork} /></button>`}

@@ -423,7 +423,7 @@ export const batching = {
       name,
       html`<div class="lanes">
         ${result[name].rows.map(
-          (/** @type {any} */ lane) => html`<div title=${`request ${lane.index}: ${lane.tokens} tokens`} style=${{ "--c": hueVariable(lane.index) }}>
+          (/** @type {any} */ lane) => html`<div data-tip=${`request ${lane.index}: ${lane.tokens} tokens`} style=${{ "--c": hueVariable(lane.index) }}>
             <i class="queued" style=${{ left: `${(lane.due / whole) * 100}%`, width: `${((lane.sent - lane.due) / whole) * 100}%` }}></i>
             <i class="running" style=${{ left: `${(lane.sent / whole) * 100}%`, width: `${((lane.done - lane.sent) / whole) * 100}%` }}></i>
           </div>`,

@@ -36,8 +36,8 @@ export function RequestName({ request, onClick }) {
   if (!request) return html`<span class="request">?</span>`;
   const style = { "--c": hueVariable(request) };
   return onClick
-    ? html`<button class="request" style=${style} title=${request.req} onClick=${onClick}>${request.name}</button>`
-    : html`<span class="request" style=${style} title=${request.req}>${request.name}</span>`;
+    ? html`<button class="request" style=${style} data-tip=${request.req} onClick=${onClick}>${request.name}</button>`
+    : html`<span class="request" style=${style} data-tip=${request.req}>${request.name}</span>`;
 }
 
 /**

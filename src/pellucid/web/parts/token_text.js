@@ -94,6 +94,7 @@ function Chunk({ list, pieces, start, end, chosen, read, withIds, first }) {
           aria-selected=${piece.pos === chosen}
           aria-label=${`${piece.text}, position ${piece.pos}, ${said}`}
           data-pos=${piece.pos}
+          data-tip=${`${legible(piece.text)} · position ${piece.pos} · ${said}`}
           style=${style}
         >${visible(piece.text)}${withIds && html`<sub>${piece.id}</sub>`}</span>`;
       }),

@@ -211,12 +211,12 @@ export function Rounds({ session, state, rounds }) {
         <tbody>
           ${shown.map(
             (round) => html`<tr key=${round.seq}>
-              <td>${isBoth ? count(round.step) : html`<button class="quiet mono" title="go there" onClick=${() => cursor.seek(round.seq)}>${count(round.step)}</button>`}</td>
+              <td>${isBoth ? count(round.step) : html`<button class="quiet mono" data-tip="go to this moment" onClick=${() => cursor.seek(round.seq)}>${count(round.step)}</button>`}</td>
               <td><span class="chips">${round.draft.map((/** @type {number} */ id, /** @type {number} */ index) => {
                 const state = index < round.n_right ? "right" : index === round.n_right ? "wrong" : "unread";
                 const p = round.p_target?.[index];
                 const q = round.p_draft?.[index];
-                return html`<span class=${`draft-chip ${state}`} title=${p === undefined ? state : `p by the model ${percent(p)}, by the drafter ${percent(q)}`}><span class="mono">${textOf(id)}</span>${p !== undefined &&
+                return html`<span class=${`draft-chip ${state}`} data-tip=${p === undefined ? state : `p by the model ${percent(p)}, by the drafter ${percent(q)}`}><span class="mono">${textOf(id)}</span>${p !== undefined &&
                 html`<small>${percent(p)}</small>`}<span class="spoken"> ${state}</span></span>`;
               })}</span></td>
               <td class="mono">${round.chosen === undefined ? html`<span class="faint">one more</span>` : textOf(round.chosen)}</td>

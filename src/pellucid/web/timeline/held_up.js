@@ -47,7 +47,7 @@ export function HeldUp({ session }) {
     <ol class="changes">
       ${states.map(
         (state) => html`<li key=${state.seq}>
-          <button class="quiet mono" title="go there" onClick=${() => cursor.seek(state.seq)}>+${inTime(Math.max(0, state.t_us - start))}</button>
+          <button class="quiet mono" data-tip="go to this moment" onClick=${() => cursor.seek(state.seq)}>+${inTime(Math.max(0, state.t_us - start))}</button>
           <span><b>${state.to}</b> ${ENDED.has(state.to) ? state.finish ?? "" : REASONS[state.reason] ?? state.reason}${state.need_blocks
             ? html`, ${state.from === state.to || state.to === "preempted" ? "lacks" : "got"} ${several(state.need_blocks, "block")}`
             : ""}${state.free_blocks !== undefined && !ENDED.has(state.to) ? html`, ${count(state.free_blocks)} free` : ""}${state.blocked_by?.length
@@ -71,7 +71,7 @@ function Ledger({ request, ledger, others }) {
   const preemptedBy = [...new Set(request.preempts.map((/** @type {any} */ each) => each.cause_req))];
   return html`
     <div class="ledger-bar" role="img" aria-label=${shares.map(({ name, us }) => `${name} ${percent(us / ledger.total_us)}`).join(", ")}>
-      ${shares.map(({ name, pattern, colour, us }) => html`<i class=${pattern} title=${`${name}: ${inTime(us)}`} style=${{ width: `${(us / sum) * 100}%`, "--c": colourOf(colour) }}></i>`)}
+      ${shares.map(({ name, pattern, colour, us }) => html`<i class=${pattern} data-tip=${`${name}: ${inTime(us)}`} style=${{ width: `${(us / sum) * 100}%`, "--c": colourOf(colour) }}></i>`)}
     </div>
     <table class="ledger">
       <thead><tr><th scope="col">where the time went</th><th scope="col" class="number">µs</th><th scope="col" class="number">share</th></tr></thead>

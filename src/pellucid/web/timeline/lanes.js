@@ -250,7 +250,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
     }}
   />`;
   return html`<${Panel} title="Requests" about=${label} actions=${actions}>
-    <input type="search" id="find-request" class="find" aria-label="find requests" placeholder=${`find: ${SEARCHES}`} title=${SEARCHES} value=${search.value} spellcheck=${false}
+    <input type="search" id="find-request" class="find" aria-label="find requests" placeholder=${`find: ${SEARCHES}`} data-tip=${SEARCHES} value=${search.value} spellcheck=${false}
       onInput=${(/** @type {any} */ { target }) => (search.value = target.value)} onKeyDown=${(/** @type {any} */ { key, target }) => key === "Escape" && target.blur()} />
     ${problem && html`<${Why} trouble lead=${`${problem} is no duration.`}>A duration is a number with us, ms, s or min, as in >200ms.<//>`}
     ${search.value.trim() && !problem && html`<p class="small dim found">${count(requests.length)} of ${several(within.length, "request")} in this time.</p>`}

@@ -50,7 +50,7 @@ function Ask({ session, state }) {
         ${state.stop.value
           ? html`<button type="button" onClick=${() => state.stop.value?.abort()}>Stop</button>`
           : html`<button id="speculate-both" class="primary" disabled=${!canRun}>Run with and without</button>`}
-        <button type="button" id="speculate-run" disabled=${!canRun} onClick=${onEngine} title=${`this engine speculates: ${store.hello?.speculation ?? "off"}`}>Generate on this server</button>
+        <button type="button" id="speculate-run" disabled=${!canRun} onClick=${onEngine} data-tip=${`this engine speculates: ${store.hello?.speculation ?? "off"}`}>Generate on this server</button>
       </div>
       <p class="faint small">${state.drafter.value === "ngram"
         ? "Prompt lookup: where the last tokens stood before in the text, what followed there is the draft. It costs next to nothing and finds only repetitions."

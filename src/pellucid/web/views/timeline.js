@@ -41,13 +41,13 @@ export function View({ session }) {
   }
   const length = span.to - span.from;
   const actions = html`
-    <button aria-label="earlier" title="earlier ([)" disabled=${span.from <= bounds.from} onClick=${() => pan(-0.5)}>←</button>
-    <button aria-label="later" title="later (])" disabled=${span.to >= bounds.to} onClick=${() => pan(0.5)}>→</button>
-    <button aria-label="closer" title="closer (+)" disabled=${length <= MIN_SPAN} onClick=${() => zoom(0.5)}>+</button>
-    <button aria-label="further away" title="further away (-)" disabled=${length >= bounds.to - bounds.from} onClick=${() => zoom(2)}>−</button>
-    <button class="quiet" title="the busy time around the cursor (0)" aria-pressed=${chosen.value === null} onClick=${fit}>fit</button>
+    <button aria-label="earlier" data-tip="earlier ([)" disabled=${span.from <= bounds.from} onClick=${() => pan(-0.5)}>←</button>
+    <button aria-label="later" data-tip="later (])" disabled=${span.to >= bounds.to} onClick=${() => pan(0.5)}>→</button>
+    <button aria-label="closer" data-tip="closer (+)" disabled=${length <= MIN_SPAN} onClick=${() => zoom(0.5)}>+</button>
+    <button aria-label="further away" data-tip="further away (-)" disabled=${length >= bounds.to - bounds.from} onClick=${() => zoom(2)}>−</button>
+    <button class="quiet" data-tip="the busy time around the cursor (0)" aria-pressed=${chosen.value === null} onClick=${fit}>fit</button>
     <${TableButton} asTable=${asTable} />
-    <button class="quiet" title="what the page holds, as a file for ui.perfetto.dev (e)" onClick=${() => download(store)}>for Perfetto</button>`;
+    <button class="quiet" data-tip="what the page holds, as a file for ui.perfetto.dev (e)" onClick=${() => download(store)}>for Perfetto</button>`;
   return html`
     <div class="column">
       <${Lanes} session=${session} span=${span} gestures=${gestures} search=${search} asTable=${asTable} actions=${actions} />
