@@ -69,7 +69,7 @@ def measure(args: argparse.Namespace, batch: int) -> None:
                 engine.add_request([index % 100 + 5] * PROMPT_TOKENS, params, f"turn/{index}")
             for _ in range(WARM_UP_STEPS):
                 engine.step()
-            engine.events.spend(SHARE * SAVED_SECONDS)
+            engine.events.settle_observations(0, SHARE * SAVED_SECONDS)
             with ARMS[name](engine), timing_bookkeeping(engine, name, args.steps, booked):
                 seconds[name].append(step_seconds(engine, args.steps))
             while engine.has_unfinished_requests:

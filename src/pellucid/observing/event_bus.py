@@ -115,8 +115,8 @@ class EventBus:
         return self._level >= Level.TOKEN or self._budget.reserve(self._clock())
 
     def settle_observations(self, num_observed: int, seconds: float) -> None:
-        """Tells what the observations of a step have cost, `spend` included."""
-        self._budget.settle(num_observed, seconds)
+        """Tells what the observations of a step have cost, their events included."""
+        self._budget.settle(self._clock(), num_observed, seconds)
 
     def to_us(self, time: float) -> int:
         """Microseconds since the start, as events have them, of a time on the bus's clock."""
@@ -125,7 +125,6 @@ class EventBus:
     def spend(self, seconds: float) -> None:
         """Adds time that was spent on events outside of `emit`, for subscribers."""
         self._spent += seconds
-        self._budget.spend(self._clock(), seconds)
 
     def take_spent(self) -> float:
         """Seconds that events have cost since the last call."""

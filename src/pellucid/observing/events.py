@@ -582,7 +582,7 @@ TokenSource = Literal["target", "draft", "bonus"]
 
 @dataclass(frozen=True, slots=True)
 class TokenText(Event, ev="tok.text", level=Level.TEXT):
-    """A token has been chosen, and nobody looked at the choice: events have taken their share of the time.
+    """A token has been chosen, and nobody looked at the choice: looking had taken its share of the time.
 
     Attributes:
         pos, id, text, src, itl_us: as in `Token`.

@@ -9,12 +9,11 @@ SMOOTHING = 8  # observations that the expected cost is a mean of, about
 
 @final
 class ObservationBudget:
-    """Allows observations as long as events take at most `SHARE` of the time, whatever a token costs and however many
+    """Allows observations as long as they take at most `SHARE` of the time, whatever a token costs and however many
     there are in a second.
 
     A share of the time that passes is saved up, idle time included, up to that of `SAVED_SECONDS`: a short text
-    on an idle engine is observed whole, and a long load in the share alone. Events that nobody may leave out are
-    paid from the same budget; debts end at the same size.
+    on an idle engine is observed whole, and a long load in the share alone. Debts end at the same size.
 
     Args:
         now: seconds, as in all calls.
@@ -37,22 +36,19 @@ class ObservationBudget:
         self._num_reserved += 1
         return True
 
-    def settle(self, num_observed: int, seconds: float) -> None:
-        """Ends all reservations, and expects from now on what observations have cost.
+    def settle(self, now: float, num_observed: int, seconds: float) -> None:
+        """Ends all reservations, pays what observations have cost, and expects the same of the next ones.
 
         Args:
             num_observed: observations since the last call.
-            seconds: of all of them; `spend` has taken them from the budget.
+            seconds: of all of them.
         """
         self._num_reserved = 0
+        self._earn(now)
+        self._balance = max(self._balance - seconds, -SHARE * SAVED_SECONDS)
         if num_observed:
             cost = seconds / num_observed
             self._expected += (cost - self._expected) / (SMOOTHING if self._expected else 1)
-
-    def spend(self, now: float, seconds: float) -> None:
-        """Takes from the budget what events have cost."""
-        self._earn(now)
-        self._balance = max(self._balance - seconds, -SHARE * SAVED_SECONDS)
 
     def _earn(self, now: float) -> None:
         earned = SHARE * (now - self._earned_until)
