@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
+from page.screenshots import VIEWS
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -52,6 +53,7 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
     page.locator(".verdict").first.wait_for(timeout=120_000)
     answer(page.locator("form.phase").nth(1))
     page.get_by_role("button", name="Next step").wait_for()
+    assert page.locator(".go-on a").get_attribute("href") in {f"#{view}" for view in VIEWS}
     assert page.locator(".why.trouble").count() == 0
 
 

@@ -589,6 +589,8 @@ declare global {
     /** Something to try before the text. */
     Opening?(props: { session: Session }): any;
     predict: Question;
+    /** The view in which one can go on, and with what. */
+    goOn: [view: string, what: string];
     /** What the button says. */
     action: string;
     /** Gives the numbers of the run, which JSON can hold. */

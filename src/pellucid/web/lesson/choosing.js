@@ -45,6 +45,7 @@ export const choosing = {
     answer: (result) => (result.candidates[0][1] < 0.5 ? "less" : "more"),
     explain: (result) => html`<b>${legible(result.candidates[0][0])}</b> has ${percent(result.candidates[0][1])}. All ${count(result.vocab)} tokens of the vocabulary share the whole.`,
   },
+  goOn: ["generate", "shows this for each token of a text, by layer and head."],
   action: "Choose one token",
   async run(session) {
     const ran = await runText(session, "/v1/completions", { prompt: PROMPT, max_tokens: 1, temperature: 0, ignore_eos: true });

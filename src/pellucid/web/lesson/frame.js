@@ -55,7 +55,8 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
       </div>
       <${Ask} phase="3 check" question=${step.check} given=${checked} result=${result} isLater=${!result} onGive=${(/** @type {string} */ given) => onChange({ checked: given })} />
       ${isDone && result && html`<${Verdict} question=${step.check} result=${result} given=${checked} what="Your answer" />`}
-      ${isDone && html`<p><button class="primary" onClick=${onNext}>Next step</button></p>`}
+      ${isDone && html`<p class="go-on"><button class="primary" onClick=${onNext}>Next step</button>
+        <a href=${`#${step.goOn[0]}`}>${step.goOn[0][0].toUpperCase()}${step.goOn[0].slice(1)}</a> <span class="dim">${step.goOn[1]}</span></p>`}
     </div>
   <//>`;
 }

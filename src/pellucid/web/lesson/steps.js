@@ -52,6 +52,7 @@ export const oneToken = {
     explain: (result) => html`${result.promptTok} + ${result.output.length} − 1 = <b>${cached(result)}</b>
       <span class="faint"> (${formulas.cachedTokens.text})</span>. The last token was chosen but never fed back, so nothing of it is in the cache yet.`,
   },
+  goOn: ["timeline", "shows these steps on one axis, and where the time of each went."],
   action: `Generate ${TOKENS} tokens`,
   /** The arm with a cache of a comparison: an engine that makes no drafts, whatever the server's does. */
   async run(session) {
@@ -107,6 +108,7 @@ export const keysValues = {
     explain: (result) => html`The block holds two rows of ${result.headDim} numbers for each of its ${result.tokens.length} tokens, in each layer and kv-head: a <b>key and a value</b>, no
       queries, no scores.`,
   },
+  goOn: ["cache", "shows each block of the pool, and the numbers in it."],
   action: "Run it and open a block",
   async run(session) {
     const ran = await runText(session, "/v1/completions", { prompt: MIA, max_tokens: 4, temperature: 0, ignore_eos: true });
@@ -195,6 +197,7 @@ export const withWithout = {
     explain: (result) => html`<b>${count(result.naive.pass)}</b> without, ${count(result.cached.pass)} with: ${digits(result.naive.pass / result.cached.pass)} times as many.
       <span class="faint"> ${formulas.passesNaive.text} against ${formulas.passesCached.text}; within a tenth counts.</span>`,
   },
+  goOn: ["compare", "runs a text of yours in both ways, token by token."],
   action: "Run it both ways",
   async run(session) {
     const run = await compareCaches(session, BOTH_WAYS_TOKENS);
@@ -251,6 +254,7 @@ export const memory = {
     explain: (result) => html`It shares <b>${result.shared}</b> and takes <b>${result.fresh}</b> new: only full blocks can be shared, so from the last whole block on it computes for itself.
       ${" "}${result.hit} of its ${result.promptTok} prompt tokens were found.`,
   },
+  goOn: ["plan", "computes it for other models, contexts and machines."],
   action: "Run both",
   async run(session) {
     const { store } = session;
@@ -315,6 +319,7 @@ export const speculation = {
       ${result.rounds.length > 0 && html` In your run a pass with ${result.rounds[0].draft.length} guesses computed ${result.rounds[0].q} positions.`}
       ${" "}The rest comes from the cache.`,
   },
+  goOn: ["speculate", "shows each round of guesses, for a text of yours."],
   action: "Run it with and without guesses",
   async run(session) {
     /** @param {string} drafter */
@@ -397,6 +402,7 @@ export const batching = {
     explain: (result) => html`<b>${percent(result.static.idle)}</b> of the seats' time in your run: whoever had ended waited for the slowest of the batch.
       <span class="faint"> A third more or less counts.</span>`,
   },
+  goOn: ["serve", "puts a load on this engine, with other arrivals and lengths."],
   action: "Serve them both ways",
   async run(session) {
     /** @type {Record<string, any>} */
@@ -462,6 +468,7 @@ export const challenge = {
     explain: (result) => html`<b>${digits(result.before.totalUs / result.after.totalUs)} times</b>: ${inTime(result.before.totalUs)} for ${count(result.before.tokens)} tokens, then
       ${" "}${inTime(result.after.totalUs)} for ${count(result.after.tokens)}. <span class="faint">Half as much or half more counts.</span>`,
   },
+  goOn: ["chat", "shows for each answer why it took so long."],
   action: "Ask both ways",
   async run(session) {
     const prompt = `Question: ${QUESTION}\nAnswer:`;
