@@ -19,6 +19,7 @@ HEAVY = {
     "scipy",
     "starlette",
     "torch",
+    "triton",
     "transformers",
     "uvicorn",
     "uvloop",

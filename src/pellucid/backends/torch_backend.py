@@ -12,6 +12,7 @@ from pellucid.backends.torch_device import (
     device_identity,
     device_memory,
     find_device,
+    has_triton,
     measure_device,
 )
 from pellucid.backends.torch_kv_cache import (
@@ -58,13 +59,17 @@ class TorchBackend(Backend):
         attention = _HOST_ATTENTION if is_host else _DEVICE_ATTENTION
         ops = TorchOps(self.device, tile, attention)
         self.ops: TorchOps = ops if is_host else checked_ops(ops)
+        if self.device.type == "cuda" and has_triton():
+            from pellucid.backends.triton_self_check import with_kernels
+
+            self.ops = with_kernels(self.ops)
         self.weights: TorchWeights = TorchWeights(self.device, quantize)
 
     @property
     def identity(self) -> str:
         ops = self.ops
         sizes = ops.tile, ops.num_together, *ops.attention
-        return f"torch {device_identity(self.device)} {sizes}"
+        return f"torch {device_identity(self.device)} {sizes} {ops.kernels}".rstrip()
 
     def available_memory(self) -> int | None:
         return device_memory(self.device)

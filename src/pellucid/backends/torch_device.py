@@ -1,5 +1,6 @@
 """The device that PyTorch computes on: which one, its memory, its bandwidth and its peaks."""
 
+import importlib.util
 import time
 from collections.abc import Callable
 
@@ -63,6 +64,11 @@ def has_doubles(device: torch.device) -> bool:
     except (RuntimeError, TypeError):
         return False
     return True
+
+
+def has_triton() -> bool:
+    """Whether the kernels in Triton can be imported: PyTorch for CUDA on Linux brings it."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def device_memory(device: torch.device) -> int | None:

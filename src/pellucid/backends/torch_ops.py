@@ -60,6 +60,11 @@ class TorchOps(Ops):
         self.attention = attention
         self.num_together = num_together or tile
 
+    @property
+    def kernels(self) -> str:
+        """What the bits of kernels of our own depend on; empty: there are none."""
+        return ""
+
     def to_host(self, x: Tensor) -> HostArray:
         return to_host(x)
 

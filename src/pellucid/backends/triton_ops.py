@@ -1,0 +1,197 @@
+"""Ops whose kernels are in Triton, over those of plain PyTorch: for GPUs of CUDA.
+
+Each op that a kernel replaces gives a row the same bits in every step. It may give other bits than plain PyTorch:
+`identity` says what computes.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from pellucid.backends.base import JoinedHandle
+from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
+from pellucid.backends.torch_attention import AttentionSizes
+from pellucid.backends.torch_ops import TorchOps
+from pellucid.backends.torch_weights import TorchCodes, TorchFloats, TorchMatrix, TorchWeight
+from pellucid.backends.triton_linear import linear_kernel
+
+# Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
+_NUMBERS, _WORDS = 64, 16
+_WORD_BITS = 32
+
+_SCALES = {
+    ScaleKind.F32: "number",
+    ScaleKind.F16: "number",
+    ScaleKind.EXPONENT: "exponent",
+    ScaleKind.PRODUCT: "product",
+}
+
+
+class LinearTile(NamedTuple):
+    """The work of a program of `linear_kernel`; it changes no bit.
+
+    Attributes:
+        most_rows: of a step for which the tile is taken.
+        outputs, rows: that a program computes.
+        num_warps, num_stages: of Triton.
+    """
+
+    most_rows: int
+    outputs: int
+    rows: int
+    num_warps: int
+    num_stages: int
+
+
+_ANY = 1 << 30
+# In ascending order of `most_rows`. They fit into the shared memory of all GPUs, 99 KiB. Not measured yet.
+_TILES_OF_NUMBERS = (
+    LinearTile(16, 64, 16, 4, 4),
+    LinearTile(64, 64, 64, 8, 4),
+    LinearTile(_ANY, 64, 128, 8, 3),
+)
+_TILES_OF_CODES = (
+    LinearTile(16, 64, 16, 4, 4),
+    LinearTile(64, 64, 64, 4, 4),
+    LinearTile(_ANY, 64, 128, 8, 2),
+)
+
+
+def linear_tiles(weight_format: IntegerFormat | None) -> tuple[LinearTile, ...]:
+    """The tiles for a format; None: bf16."""
+    return _TILES_OF_NUMBERS if weight_format is None else _TILES_OF_CODES
+
+
+def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
+    """The constants of `linear_kernel` for a format; None: bf16."""
+    if weight_format is None:
+        constants = {"PLANES": 1, "GROUP": 0, "BLOCK": _NUMBERS, "SCALE": "none", "ZERO_POINT": 0}
+        constants |= {"HAS_MINIMUMS": False, "HAS_CODEBOOK": False, "COLUMNS": _NUMBERS}
+        return constants | _codebook(())
+    planes = _WORD_BITS // (4 if weight_format.bits == 4 else 8)
+    group = (weight_format.group_size or 0) // planes
+    assert group == 0 or _WORDS % group == 0
+    zero_point = 0 if weight_format.codebook else weight_format.zero_point
+    return {
+        "PLANES": planes,
+        "GROUP": group,
+        "BLOCK": BLOCK // planes,
+        "SCALE": _SCALES[weight_format.scale],
+        "ZERO_POINT": -1 if weight_format.has_zero_points else zero_point,
+        "HAS_MINIMUMS": weight_format.has_minimums,
+        "HAS_CODEBOOK": bool(weight_format.codebook),
+        "COLUMNS": _WORDS,
+    } | _codebook(weight_format.codebook)
+
+
+def _codebook(numbers: tuple[int, ...]) -> dict[str, Any]:
+    """Sixteen numbers as four words; none: zeros."""
+    words = np.array(numbers or (0,) * 16, np.int8).view("<i4").tolist()
+    return {f"BOOK_{i}": word for i, word in enumerate(words)}
+
+
+def planes_of(x: Tensor, num_planes: int) -> Tensor:
+    """Rows [T, K] in bf16 as `linear_kernel` reads them: [planes, T, K / planes]."""
+    return x.to(torch.bfloat16).unflatten(1, (-1, num_planes)).permute(2, 0, 1).contiguous()
+
+
+@dataclass(frozen=True)
+class LinearLaunch:
+    """A matrix as the arguments of `linear_kernel`.
+
+    Args:
+        stored: bf16 [N, K], or words of codes [N, columns].
+        arrays: of `QuantizedMatrix`, by name; empty: bf16.
+    """
+
+    stored: Tensor
+    arrays: Mapping[str, Tensor]
+    constants: Mapping[str, Any]
+    tiles: tuple[LinearTile, ...]
+
+    @classmethod
+    def of(cls, weight: TorchMatrix) -> "LinearLaunch | None":
+        """None: the kernel does not read this format."""
+        if isinstance(weight, TorchFloats) and weight.weight.dtype == torch.bfloat16:
+            return cls(weight.weight, {}, linear_constants(None), _TILES_OF_NUMBERS)
+        if isinstance(weight, TorchCodes):
+            codes = weight.arrays["codes"]
+            if codes.shape[1] * 8 % _WORD_BITS:
+                return None
+            words = codes.view(torch.int32)
+            constants = linear_constants(weight.format)
+            return cls(words, weight.arrays, constants, _TILES_OF_CODES)
+        return None
+
+    def run(self, x: Tensor, tile: LinearTile) -> Tensor:
+        """x [T, K] -> [T, N], f32."""
+        num_rows = len(x)
+        num_outputs, num_columns = self.stored.shape
+        y = x.new_empty((num_rows, num_outputs))
+        if num_rows == 0:
+            return y
+        grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))
+        linear_kernel[grid](
+            y,
+            planes_of(x, self.constants["PLANES"]),
+            self.stored,
+            *(self._array(name) for name in ("scales", "scale_factors")),
+            *(self._array(name) for name in ("minimums", "minimum_factors", "zero_points")),
+            num_rows,
+            num_outputs,
+            num_columns,
+            self._width("scales"),
+            self._width("scale_factors"),
+            **self.constants,
+            OUTPUTS=tile.outputs,
+            ROWS=tile.rows,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+            enable_fp_fusion=False,
+        )
+        return y
+
+    def _array(self, name: str) -> Tensor:
+        return self.arrays.get(name, self.stored)  # what is not there is not read
+
+    def _width(self, name: str) -> int:
+        array = self.arrays.get(name)
+        return array.shape[1] if array is not None and array.dim() > 1 else 1
+
+
+class TritonOps(TorchOps):
+    """`TorchOps` with kernels.
+
+    Args:
+        has_one_tile: whether steps of all lengths go through the first tile of `linear_tiles`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        tile: int,
+        attention: AttentionSizes,
+        num_together: int | None = None,
+        has_one_tile: bool = False,
+    ) -> None:
+        super().__init__(device, tile, attention, num_together)
+        self.has_one_tile = has_one_tile
+
+    @property
+    def kernels(self) -> str:
+        tiles = _TILES_OF_NUMBERS, _TILES_OF_CODES, self.has_one_tile
+        digest = hashlib.sha256(repr((_NUMBERS, _WORDS, tiles)).encode()).hexdigest()[:16]
+        return f"triton {triton.__version__} {digest}"
+
+    def linear(self, x: Tensor, weight: TorchWeight) -> Tensor:
+        if isinstance(weight, JoinedHandle) or (launch := LinearLaunch.of(weight)) is None:
+            return super().linear(x, weight)
+        tiles = launch.tiles[:1] if self.has_one_tile else launch.tiles
+        y = launch.run(x, next((each for each in tiles if len(x) <= each.most_rows), tiles[-1]))
+        return y if weight.bias is None else y + weight.bias

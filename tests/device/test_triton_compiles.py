@@ -1,0 +1,39 @@
+"""Kernels compile for each GPU, without one: no spills, the intended products, loads of 16 bytes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).parents[1] / "support" / "compiled_kernels.py"
+# Of each compute capability the products that its tensor cores have, and its shared memory.
+GPUS = {
+    80: ("mma.sync", 163 << 10),
+    89: ("mma.sync", 99 << 10),
+    90: ("wgmma.mma_async", 227 << 10),
+    100: ("tcgen05.mma", 227 << 10),
+    120: ("mma.sync", 99 << 10),
+}
+
+
+@pytest.mark.parametrize("capability", list(GPUS))
+def test_kernels_compile(capability: int) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = (sys.executable, str(SCRIPT), str(capability))
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found
+    mma, shared_bytes = GPUS[capability]
+    for each in found:
+        assert each["spilled_bytes"] == 0, each
+        assert each["mma"] == [mma], each
+        assert each["shared_bytes"] <= shared_bytes, each
+        # Of the smallest tile only the weights are so wide. They are read ahead.
+        assert each["wide_copies"] > 0, each
+        assert each["num_fused"] == 0, each
