@@ -20,7 +20,7 @@ import numpy.typing as npt
 from quantization_quality import compare, next_token_log_probs
 
 from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
-from pellucid.backends.ops import Array, ForwardBatch, IntArray, KVLayer, Ops
+from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops
 from pellucid.facts.kv_formats import KV_FORMATS, NumberFormat
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
@@ -163,7 +163,7 @@ class Trial:
 
 INT8, INT4 = KV_FORMATS["int8"], KV_FORMATS["int4"]
 int8_keys, int8_values = as_stored(INT8.keys), as_stored(INT8.values)
-int4_keys, int4_values = as_stored(INT4.keys), as_stored(INT4.values)
+int4_values = as_stored(INT4.values)
 grouped_8_bits = as_stored(NumberFormat("int8", 8, GROUP))
 in_kernels: dict[str, Any] = {"query_dims": GROUP, "has_codes": True}
 TRIALS = (
@@ -177,7 +177,7 @@ TRIALS = (
     Trial("int8, V g32, all", int8_keys, grouped_8_bits, rotated_dims=32, **in_kernels),
     Trial("int8, not rotated, K and V alone", grouped_8_bits, int8_values),
     Trial("int8, not rotated, all", grouped_8_bits, int8_values, **in_kernels),
-    Trial("int4, all", int4_keys, int4_values, rotated_dims=32, **in_kernels),
+    Trial("K rotated, V int4, all", int4_values, int4_values, rotated_dims=32, **in_kernels),
     Trial("int4, V alone", values=int4_values),
     Trial("int4, V g64 alone", values=RotatedCodes(4, 64)),
     Trial("K 5 bits g32 alone", RotatedCodes(5)),
@@ -192,7 +192,7 @@ TRIALS = (
     ),
     Trial("K by dimension alone", grouped_bits=4),
     Trial("K by dimension, V int4", grouped_bits=4, values=int4_values),
-    Trial("K by dimension, V int4, all", grouped_bits=4, values=int4_values, **in_kernels),
+    Trial("int4, all", grouped_bits=4, values=int4_values, **in_kernels),
     Trial(
         "K by dimension, group's peaks, all",
         grouped_bits=4,
@@ -235,7 +235,7 @@ class TrialOps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
 
-    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
+    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, batch: ForwardBatch) -> None:
         self._kv[kv_layer] = k.astype(np.float32), self.trial.values(v.astype(np.float32))
 
     def paged_attention(

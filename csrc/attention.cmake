@@ -2,4 +2,5 @@
 target_sources(pellucid_core PRIVATE
   csrc/attention.cpp
   csrc/attention_plan.cpp
-  csrc/kv_cache.cpp)
+  csrc/kv_cache.cpp
+  csrc/open_groups.cpp)

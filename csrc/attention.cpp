@@ -147,10 +147,13 @@ struct AttentionRun {
     }
   }
 
+  bool has_open_keys() const { return layer.open_tile_bytes > 0; }
+
   KeyRange key_range(const AttentionItem& item, std::int64_t range) const {
     const std::int64_t own_tile = item.first_position / kTileTokens;
-    const std::int64_t begin =
-        std::max<std::int64_t>(range * kRangeTiles, item.first_key / kTileTokens);
+    std::int64_t first_tile = item.first_key / kTileTokens;
+    if (has_open_keys()) first_tile = first_tile / kOpenTiles * kOpenTiles;
+    const std::int64_t begin = std::max<std::int64_t>(range * kRangeTiles, first_tile);
     const std::int64_t end = std::min((range + 1) * kRangeTiles, own_tile + 1);
     const std::int64_t table_row =
         arrays.table_rows == nullptr ? item.request : arrays.table_rows[item.request];
@@ -164,6 +167,13 @@ struct AttentionRun {
     for (std::int64_t t = begin; t < end; ++t) {
       keys.tiles[t - begin] =
           layer.tile(block_table[t / tiles_per_block], item.kv_head, t % tiles_per_block);
+    }
+    keys.num_open_tiles = 0;
+    if (has_open_keys() && keys.ends_with_queries) {
+      const std::int64_t own_group = own_tile / kOpenTiles;
+      keys.num_open_tiles = own_tile + 1 - own_group * kOpenTiles;
+      keys.open_tiles =
+          layer.open_group(arrays.open_groups[table_row].place(own_group), item.kv_head);
     }
     return keys;
   }

@@ -38,8 +38,10 @@ struct AttentionArrays {
   std::int64_t y_stride;
   const std::int32_t* block_tables;  // [B, block_table_stride] of the layer's group
   std::int64_t block_table_stride;
-  // [B] the row of block_tables of each request of the plan; null: row b of request b.
+  // [B] the row of block_tables, and of open_groups, of each request of the plan; null: row b of
+  // request b.
   const std::int32_t* table_rows = nullptr;
+  const OpenGroups* open_groups = nullptr;  // of formats with open keys
 };
 
 // Runs the items [begin, end) of a layer. All K and V of the step must have been stored in this

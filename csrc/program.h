@@ -19,6 +19,7 @@
 namespace pellucid {
 
 class KVCache;
+struct OpenGroups;
 struct Draw;
 
 // An array of rows that the caller owns.
@@ -62,6 +63,7 @@ struct Step {
   float* states = nullptr;  // [slots, state_width]: recurrent states; or null
   std::int64_t state_width = 0;
   const std::int32_t* state_slots = nullptr;  // [B]
+  const OpenGroups* open_groups = nullptr;    // [B], of caches with open keys
   float* output = nullptr;                    // [rows, width] of the program's output
   LargestMark* largest = nullptr;        // [R], zeros: set to the largest logits' columns; or null
   std::vector<RowDraws> draws;           // one for each row that has any

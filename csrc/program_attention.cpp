@@ -34,6 +34,8 @@ void check_layer(const Step& step, KVPlace place, std::int64_t num_kv_heads,
           " kv-heads, the program ", num_kv_heads);
   require(head_dim == group.head_dim, "kv_cache: head_dim=", group.head_dim, ", the program has ",
           head_dim);
+  require(step.open_groups != nullptr || !has_open_keys(shape.format),
+          "state_slots: the cache's format needs them");
 }
 
 void check_limits(const AttentionLimits& limits) {
@@ -129,8 +131,14 @@ void add_store_kv(Program& program, KVPlace place, View k, View v, std::int64_t 
         const KVView layer = step.kv_cache->layer(place);
         const std::int64_t* const slots = step.slots(place.group);
         // One token at a time: k and v may be in buffers of different widths.
+        std::int64_t request = 0;
         for (std::int64_t t = 0; t < step.num_tokens; ++t) {
-          const KVRows row{program.row(k, t), program.row(v, t), 0, slots + t};
+          KVRows row{program.row(k, t), program.row(v, t), 0, slots + t};
+          if (step.open_groups != nullptr) {
+            while (t >= step.query_start[request + 1]) ++request;
+            row.open_groups = step.open_groups + request;
+            row.first_position = row.open_groups->first_position + t - step.query_start[request];
+          }
           store_kv(program.kernels(), format, layer, row, 1, share.begin, share.end);
         }
       });
@@ -172,7 +180,8 @@ void ProgramAttention::add_attention(RowSet rows, KVPlace place, View q, Attenti
             program.stride(y),
             step.tables(place.group),
             step.max_blocks,
-            rows == RowSet::kTokens ? nullptr : single_rows->requests.data()};
+            rows == RowSet::kTokens ? nullptr : single_rows->requests.data(),
+            step.open_groups};
         run_attention(
             program.kernels(), step.kv_cache->shape().format, step.kv_cache->layer(place), *plan,
             options, arrays, share.begin, share.end,

@@ -16,6 +16,7 @@
 
 #include "attention.h"
 #include "isa.h"
+#include "open_groups.h"
 #include "roofline.h"
 #include "thread_pool.h"
 
@@ -56,7 +57,7 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
   std::int64_t& num_layers = kv_shape.groups[0].num_layers;
   num_layers =
       std::clamp<std::int64_t>(kColdBytes / (num_blocks * kv_bytes_per_block(kv_shape)), 1, 512);
-  KVCache cache(kv_shape, num_blocks);
+  KVCache cache(kv_shape, num_blocks, {batch, batch * q_len, false});
 
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -78,9 +79,16 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_blocks * kBlockSize));
   std::iota(slots.begin(), slots.end(), 0);
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    store_kv(kernels, format, cache.layer({layer}), {token.data(), token.data(), 0, slots.data()},
-             static_cast<std::int64_t>(slots.size()), 0, shape.num_kv_heads);
+    for (const std::int64_t slot : slots) {
+      const OpenGroups open{0, slot, slot / kOpenTokens, 0};
+      store_kv(kernels, format, cache.layer({layer}),
+               {token.data(), token.data(), 0, &slot, &open, slot}, 1, 0, shape.num_kv_heads);
+    }
   }
+  std::vector<std::int32_t> open_slots(static_cast<std::size_t>(batch));
+  std::iota(open_slots.begin(), open_slots.end(), 0);
+  const std::vector<OpenGroups> open_groups =
+      plan_open_groups({batch, query_start.data(), seq_lens.data(), open_slots.data()});
 
   const AttentionLimits limits{
       q_len * batch,      batch,          seq_len,           shape.num_heads,
@@ -91,8 +99,8 @@ double measure_layer(const KernelTable& kernels, ThreadPool& pool, const Options
   const std::size_t scratch_bytes = attention_scratch_bytes(limits);
   AlignedBuffer scratch(scratch_bytes * static_cast<std::size_t>(pool.num_threads()));
   const std::int64_t q_stride = shape.num_heads * shape.head_dim;
-  const AttentionArrays arrays{numbers.data(), q_stride,      y.data(),
-                               q_stride,       tables.data(), blocks_per_request};
+  const AttentionArrays arrays{numbers.data(), q_stride,           y.data(), q_stride,
+                               tables.data(),  blocks_per_request, nullptr,  open_groups.data()};
   const AttentionOptions attention{0.125f, 0, 0};
 
   double best = 1e9;

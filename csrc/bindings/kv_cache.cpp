@@ -25,6 +25,7 @@ namespace {
 
 // With these limits and that of head_dim, the number of bytes of a block fits into 64 bits.
 constexpr std::int64_t kMaxLayers = 1 << 12, kMaxHeads = 1 << 16, kMaxBlockSize = 1 << 16;
+constexpr std::int64_t kMaxSlots = 1 << 20, kMaxStepTokens = 1 << 20;
 constexpr std::int64_t kMaxWindow = std::numeric_limits<std::int32_t>::max();
 
 // Layers, kv-heads, head dim and window of a group.
@@ -37,6 +38,8 @@ KVShape kv_shape(const std::string& dtype, const std::vector<Group>& groups,
           "': allowed are f32, bf16, int8, int8,int4, int4");
   require(block_size >= 16 && block_size % 16 == 0 && block_size <= kMaxBlockSize,
           "block_size=", block_size, ": must be a multiple of 16, at most ", kMaxBlockSize);
+  require(!has_open_keys(*format) || block_size % kOpenTokens == 0, "block_size=", block_size,
+          ": must be a multiple of ", kOpenTokens, ", whose keys become codes together");
   require(!groups.empty(), "groups: must be one at least");
   KVShape shape{*format, block_size, {}};
   for (const auto& [num_layers, num_kv_heads, head_dim, window] : groups) {
@@ -89,6 +92,33 @@ void write_block(KVCache& self, std::int64_t block_id, const ConstBlockBytes& da
   self.write_block(block_id, data.data());
 }
 
+void check_slot(const KVCache& cache, std::int64_t slot) {
+  require(slot >= 0 && slot < cache.open().num_slots, "slot=", slot, ": is not in the cache");
+}
+
+void check_slot_size(const KVCache& cache, std::size_t num_bytes) {
+  require(static_cast<std::int64_t>(num_bytes) == cache.slot_bytes(), "data: has ", num_bytes,
+          " bytes, a slot ", cache.slot_bytes());
+}
+
+void copy_slot(KVCache& self, std::int64_t source, std::int64_t target) {
+  check_slot(self, source);
+  check_slot(self, target);
+  self.copy_slot(source, target);
+}
+
+void read_slot(KVCache& self, std::int64_t slot, const BlockBytes& data) {
+  check_slot(self, slot);
+  check_slot_size(self, data.size());
+  self.read_slot(slot, data.data());
+}
+
+void write_slot(KVCache& self, std::int64_t slot, const ConstBlockBytes& data) {
+  check_slot(self, slot);
+  check_slot_size(self, data.size());
+  self.write_slot(slot, data.data());
+}
+
 }  // namespace
 
 void bind_kv_cache(nb::module_& m) {
@@ -96,22 +126,38 @@ void bind_kv_cache(nb::module_& m) {
       .def(
           "__init__",
           [](KVCache* self, const std::string& dtype, const std::vector<Group>& groups,
-             std::int64_t block_size, std::int64_t num_blocks) {
+             std::int64_t block_size, std::int64_t num_blocks, std::int64_t num_slots,
+             std::int64_t max_step_tokens, bool has_area_for_each_layer) {
             const KVShape shape = kv_shape(dtype, groups, block_size);
             const std::int64_t most =
                 std::numeric_limits<std::int64_t>::max() / kv_bytes_per_block(shape);
             require(num_blocks >= 1 && num_blocks <= most, "num_blocks=", num_blocks,
                     ": allowed are 1 to ", most);
-            new (self) KVCache(shape, num_blocks);
+            require(num_slots >= 1 && num_slots <= kMaxSlots, "num_slots=", num_slots,
+                    ": allowed are 1 to ", kMaxSlots);
+            require(max_step_tokens >= 0 && max_step_tokens <= kMaxStepTokens,
+                    "max_step_tokens=", max_step_tokens, ": allowed are 0 to ", kMaxStepTokens);
+            new (self)
+                KVCache(shape, num_blocks, {num_slots, max_step_tokens, has_area_for_each_layer});
           },
-          "dtype"_a, "groups"_a, "block_size"_a, "num_blocks"_a,
+          "dtype"_a, "groups"_a, "block_size"_a, "num_blocks"_a, "num_slots"_a = 1,
+          "max_step_tokens"_a = 0, "has_area_for_each_layer"_a = false,
           "Each group has its number of layers, kv-heads, head dim and window, 0 where there is "
-          "none.")
+          "none. Open keys have slots, and an area for the groups of a step.")
       .def_prop_ro("num_bytes", &KVCache::num_bytes)
       .def_prop_ro("num_blocks", &KVCache::num_blocks)
       .def_prop_ro("block_size", [](const KVCache& self) { return self.shape().block_size; })
       .def_prop_ro("bytes_per_block", &KVCache::bytes_per_block,
                    "Of one block in all layers of the largest group, scales and padding included.")
+      .def_prop_ro("slot_bytes", &KVCache::slot_bytes,
+                   "Of the open keys of a slot in all layers; 0 in formats without.")
+      .def("copy_slot", &copy_slot, "source"_a, "target"_a,
+           "Makes a slot hold what another one holds.")
+      .def("read_slot", &read_slot, "slot"_a, "data"_a,
+           "Fills `data` [slot_bytes] with what a slot holds, group after group and layer after "
+           "layer.")
+      .def("write_slot", &write_slot, "slot"_a, "data"_a,
+           "Makes a slot hold what `read_slot` gave, of a cache of the same shape.")
       .def("copy_block", &copy_block, "source_id"_a, "target_id"_a,
            "Makes a block hold what another one holds.")
       .def("read_block", &read_block, "block_id"_a, "data"_a,

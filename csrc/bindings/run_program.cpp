@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "open_groups.h"
+
 namespace pellucid {
 namespace {
 
@@ -43,6 +45,22 @@ void check_cache_arrays(const Step& step, const KVCache& cache) {
       for (std::int64_t i = first; i < num_blocks; ++i) {
         require(table[i] >= 0 && table[i] < cache.num_blocks(), "block_tables: ", table[i],
                 " is not in the cache");
+      }
+    }
+  }
+}
+
+// Checks the positions and slots of open keys, as check_cache_arrays() does the blocks.
+void check_open_keys(const Step& step, const KVCache& cache) {
+  const std::int64_t most = cache.open().max_step_tokens;
+  require(step.num_tokens <= most, "token_ids: has ", step.num_tokens,
+          " tokens, the cache's open keys take ", most);
+  for (std::int64_t b = 0; b < step.num_requests; ++b) {
+    const std::int64_t first = step.seq_lens[b] - step.query_start[b + 1];
+    for (std::int64_t t = step.query_start[b]; t < step.query_start[b + 1]; ++t) {
+      for (std::int64_t group = 0; group < step.num_groups; ++group) {
+        require((first + t - step.slots(group)[t]) % kOpenTokens == 0,
+                "slot_mapping: ", step.slots(group)[t], " is not for position ", first + t);
       }
     }
   }
@@ -132,6 +150,15 @@ std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t> r
           "output: must be [", output_rows, ", ", self.output_width(), "]");
   if (kv_cache != nullptr) check_cache_arrays(step, *kv_cache);
   if (states) check_state_slots(step, state_slots.size(), states->shape(0));
+  std::vector<OpenGroups> open_groups;
+  if (kv_cache != nullptr && has_open_keys(kv_cache->shape().format)) {
+    check_state_slots(step, state_slots.size(),
+                      static_cast<std::size_t>(kv_cache->open().num_slots));
+    check_open_keys(step, *kv_cache);
+    open_groups =
+        plan_open_groups({step.num_requests, step.query_start, step.seq_lens, step.state_slots});
+    step.open_groups = open_groups.data();
+  }
   std::vector<LargestMark> marks(logits_indices.size());
   step.largest = marks.data();
   std::int64_t expert_bytes = 0;

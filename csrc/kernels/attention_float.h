@@ -39,8 +39,9 @@ struct FloatAttention {
   }
 
   // Stores a token's k and v [D] in its tile.
-  static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
-                    std::uint8_t* tile) {
+  static void store(const KVView& kv, const float* k, const float* v, const TokenPlace& place) {
+    std::uint8_t* const tile = place.tile;
+    const std::int64_t token = place.token;
     for (std::int64_t d = 0; d < kv.head_dim; d += S::kLanes) {
       const std::int64_t num_dims = min(S::kLanes, kv.head_dim - d);
       Input rounded[S::kLanes];

@@ -12,7 +12,7 @@
 
 namespace pellucid {
 
-// Of keys and values; kInt8Int4: keys in int8, values in int4.
+// Of keys and values; kInt8Int4: keys in int8, values in int4. kInt4: keys in 4 bits by dimension.
 enum class KVFormat : std::uint8_t { kF32, kBF16, kInt8, kInt8Int4, kInt4 };
 
 constexpr int kNumKVFormats = 5;
@@ -34,21 +34,60 @@ constexpr std::int64_t first_seen(std::int64_t position, std::int64_t window) {
 constexpr int kKVGroupDims = 32;  // dimensions of a head whose codes share a scale
 constexpr int kMaxHeadDim = 512;
 
+// Positions whose keys become codes together, where dimensions have scales. Until then, and for the
+// queries of the same group, they are open: in bf16.
+constexpr int kOpenTokens = 32;
+constexpr int kOpenTiles = kOpenTokens / kTileTokens;
+constexpr int kOpenGroups = 2;  // of a sequence, in its slot: group g in place g % 2
+
+// Where the open keys of a request's groups are in a step: its two latest groups in its slot, those
+// before them in the area that layers use one after another.
+struct OpenGroups {
+  std::int64_t slot;
+  std::int64_t first_position;  // of the step's tokens
+  std::int64_t last_group;
+  std::int64_t area;  // the first of the request's places in the area
+
+  std::int64_t first_group() const { return first_position / kOpenTokens; }
+  bool is_in_slot(std::int64_t group) const { return group > last_group - kOpenGroups; }
+  std::int64_t slot_place(std::int64_t group) const {
+    return slot * kOpenGroups + group % kOpenGroups;
+  }
+  // Places of slots are 0, 1 ..., those of the area -1, -2 ...
+  std::int64_t place(std::int64_t group) const {
+    return is_in_slot(group) ? slot_place(group) : -1 - (area + group - first_group());
+  }
+};
+
 // The layout of one layer of the cache, for kernels; kv_cache.h describes the bytes.
 struct KVView {
   std::uint8_t* blocks;
-  std::int64_t block_bytes;   // to the next block
-  std::int64_t head_bytes;    // of one kv-head of a block
-  std::int64_t tile_bytes;    // of 16 tokens of one kv-head
-  std::int64_t value_offset;  // where V begins in a tile
-  std::int64_t scale_offset;  // where the scales begin in a tile: those of K, then those of V
-  std::int64_t block_size;    // tokens
+  std::int64_t block_bytes;         // to the next block
+  std::int64_t head_bytes;          // of one kv-head of a block
+  std::int64_t tile_bytes;          // of 16 tokens of one kv-head
+  std::int64_t value_offset;        // where V begins in a tile
+  std::int64_t scale_offset;        // where the scales of K begin in a tile
+  std::int64_t value_scale_offset;  // where those of V begin
+  std::int64_t block_size;          // tokens
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::int64_t padded_dim;    // head_dim and zeros
   std::int64_t key_groups;    // scales of a token's K
   std::int64_t value_groups;  // scales of a token's V
+  // Keys in bf16, [kv-heads][2 tiles][padded_dim / 2][16 tokens][2] of each group; null in formats
+  // without.
+  std::uint8_t* open_slots;
+  std::int64_t open_slot_bytes;  // to the next slot
+  std::uint8_t* open_area;
+  std::int64_t open_tile_bytes;
 
+  std::uint8_t* open_group(std::int64_t place, std::int64_t kv_head) const {
+    const std::int64_t head_bytes = kOpenTiles * open_tile_bytes;
+    const std::int64_t group_bytes = num_kv_heads * head_bytes;
+    if (place < 0) return open_area + (-1 - place) * group_bytes + kv_head * head_bytes;
+    return open_slots + place / kOpenGroups * open_slot_bytes + place % kOpenGroups * group_bytes +
+           kv_head * head_bytes;
+  }
   std::uint8_t* tile(std::int64_t block, std::int64_t kv_head, std::int64_t tile_of_block) const {
     return blocks + block * block_bytes + kv_head * head_bytes + tile_of_block * tile_bytes;
   }
@@ -60,12 +99,25 @@ struct KVRows {
   const float* v;
   std::int64_t stride;
   const std::int64_t* slots;  // [T] block * block_size + offset
+  // Of formats with open keys: the groups of the request that has all of these tokens, and the
+  // position of the first one.
+  const OpenGroups* open_groups = nullptr;
+  std::int64_t first_position = 0;
+};
+
+// Where a token's K and V go.
+struct TokenPlace {
+  std::uint8_t* tile;
+  std::int64_t token;  // of the tile
+  std::int64_t kv_head;
+  const OpenGroups* open_groups;  // as in KVRows
+  std::int64_t position;
 };
 
 // Queries in the form that a format's kernels read: the heads of one kv-head at neighbouring
 // positions.
 struct QueryRows {
-  void* values;  // [num_rows, padded_dim], f32, bf16 or s8
+  void* values;  // [num_rows, padded_dim], f32, bf16 or s8; f32 times the scale for open keys
   // [num_rows], s8 [num_rows, groups]: scale * product is a score, or a group's share of it, in
   // units of log 2, or of the cap.
   float* scales;
@@ -81,6 +133,9 @@ struct KeyRange {
   std::int64_t num_tiles;
   std::int64_t first_position;  // of tiles[0]
   bool ends_with_queries;       // the last tile is that of the queries' own positions
+  // The last tiles are read here, one after the other: those of the queries' own group.
+  const std::uint8_t* open_tiles;
+  std::int64_t num_open_tiles;
 };
 
 struct AttentionOptions {

@@ -5,31 +5,25 @@
 #include <cstdint>
 
 #include "attention_kernels.h"
+#include "dimension_keys.h"
 #include "quantized_keys.h"
 #include "quantized_values.h"
 
 namespace pellucid {
 namespace {
 
-// KeyCodes and ValueCodes are Codes8 or Codes4.
-template <class S, class KeyCodes, class ValueCodes, int kRows, int kVectors>
-struct QuantizedAttention : QuantizedKeys<S, KeyCodes, kVectors>,
-                            QuantizedValues<S, ValueCodes, kRows, kVectors> {
- private:
-  using Keys = QuantizedKeys<S, KeyCodes, kVectors>;
-  using Values = QuantizedValues<S, ValueCodes, kRows, kVectors>;
-
- public:
-  static constexpr int kMaxRows = kRows;
-  static constexpr void (*kRotateBack)(std::int64_t, float*) = ValueCodes::kBits == 4
+// Keys are QuantizedKeys or DimensionKeys, Values QuantizedValues.
+template <class Keys, class Values>
+struct QuantizedAttention : Keys, Values {
+  static constexpr int kMaxRows = Values::kRowsAtOnce;
+  static constexpr void (*kRotateBack)(std::int64_t, float*) = Values::kAreRotated
                                                                    ? &Values::rotate_back
                                                                    : nullptr;
 
-  // Stores a token's k and v [D] in its tile.
-  static void store(const KVView& kv, const float* k, const float* v, std::int64_t token,
-                    std::uint8_t* tile) {
-    Keys::store(kv, k, token, tile);
-    Values::store(kv, v, token, tile);
+  // Stores a token's k and v [D].
+  static void store(const KVView& kv, const float* k, const float* v, const TokenPlace& place) {
+    Keys::store(kv, k, place);
+    Values::store(kv, v, place.token, place.tile);
   }
 
   // Prefetch steps of a block of rows per tile of keys.

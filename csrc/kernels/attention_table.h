@@ -83,8 +83,9 @@ void store_tokens(const KVView& kv, const KVRows& rows, std::int64_t num_tokens,
     const std::int64_t offset = rows.slots[t] % kv.block_size;
     for (std::int64_t head = kv_head_begin; head < kv_head_end; ++head) {
       const std::int64_t at = t * rows.stride + head * kv.head_dim;
-      F::store(kv, rows.k + at, rows.v + at, offset % kTileTokens,
-               kv.tile(block, head, offset / kTileTokens));
+      F::store(kv, rows.k + at, rows.v + at,
+               {kv.tile(block, head, offset / kTileTokens), offset % kTileTokens, head,
+                rows.open_groups, rows.first_position + t});
     }
   }
 }
@@ -98,13 +99,17 @@ constexpr AttentionKernel attention_kernel() {
 // kRows x kCodeVectors integer sums beside as many in f32.
 template <class S, int kRows, int kVectors, int kCodeVectors>
 constexpr AttentionKernels attention_kernels() {
-  return {{attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
-           attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
-           attention_kernel<QuantizedAttention<S, Codes8<S>, Codes8<S>, kRows, kCodeVectors>>(),
-           attention_kernel<QuantizedAttention<S, Codes8<S>, Codes4<S>, kRows, kCodeVectors>>(),
-           attention_kernel<QuantizedAttention<S, Codes4<S>, Codes4<S>, kRows, kCodeVectors>>()},
-          &softmax::fold<S>,
-          &softmax::finish};
+  return {
+      {attention_kernel<FloatAttention<S, F32Weights<S>, kRows, kVectors>>(),
+       attention_kernel<FloatAttention<S, BF16Pairs<S>, kRows, kVectors>>(),
+       attention_kernel<QuantizedAttention<QuantizedKeys<S, Codes8<S>, kCodeVectors>,
+                                           QuantizedValues<S, Codes8<S>, kRows, kCodeVectors>>>(),
+       attention_kernel<QuantizedAttention<QuantizedKeys<S, Codes8<S>, kCodeVectors>,
+                                           QuantizedValues<S, Codes4<S>, kRows, kCodeVectors>>>(),
+       attention_kernel<QuantizedAttention<DimensionKeys<S, kCodeVectors>,
+                                           QuantizedValues<S, Codes4<S>, kRows, kCodeVectors>>>()},
+      &softmax::fold<S>,
+      &softmax::finish};
 }
 
 }  // namespace

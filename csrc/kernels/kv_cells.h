@@ -41,18 +41,19 @@ inline void quantize_vector(const float* x, std::int64_t size, std::int64_t padd
   }
 }
 
-// bf16 [key_groups][16 tokens], then [value_groups][16 tokens].
+// bf16 [key_groups][16 tokens], or [padded_dim] factors of dimensions; and [value_groups][16
+// tokens].
 inline const std::uint16_t* key_scales(const KVView& kv, const std::uint8_t* tile) {
   return reinterpret_cast<const std::uint16_t*>(tile + kv.scale_offset);
 }
 inline const std::uint16_t* value_scales(const KVView& kv, const std::uint8_t* tile) {
-  return key_scales(kv, tile) + kv.key_groups * kTileTokens;
+  return reinterpret_cast<const std::uint16_t*>(tile + kv.value_scale_offset);
 }
 inline std::uint16_t* key_scales(const KVView& kv, std::uint8_t* tile) {
   return reinterpret_cast<std::uint16_t*>(tile + kv.scale_offset);
 }
 inline std::uint16_t* value_scales(const KVView& kv, std::uint8_t* tile) {
-  return key_scales(kv, tile) + kv.key_groups * kTileTokens;
+  return reinterpret_cast<std::uint16_t*>(tile + kv.value_scale_offset);
 }
 
 }  // namespace

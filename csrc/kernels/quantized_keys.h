@@ -1,4 +1,4 @@
-// Scores of keys in codes of 8 or 4 bits with queries in codes of 8 bits. Both are rotated, so
+// Scores of keys in codes of 8 bits with queries in codes of 8 bits. Both are rotated, so
 // their products are those of keys and queries. Products are summed exactly within a group of
 // dimensions, and groups in f32. A lane of scores is a key, so the key's scale applies to the lane.
 #pragma once
@@ -16,7 +16,7 @@
 namespace pellucid {
 namespace {
 
-// Codes is Codes8 or Codes4.
+// Codes is Codes8.
 template <class S, class Codes, int kVectors>
 struct QuantizedKeys {
  private:
@@ -43,7 +43,9 @@ struct QuantizedKeys {
   }
 
   // Stores a token's k [D] in its tile.
-  static void store(const KVView& kv, const float* k, std::int64_t token, std::uint8_t* tile) {
+  static void store(const KVView& kv, const float* k, const TokenPlace& place) {
+    std::uint8_t* const tile = place.tile;
+    const std::int64_t token = place.token;
     alignas(64) float rotated[kMaxHeadDim];
     hadamard::rotate_groups(k, kv.head_dim, kv.padded_dim, hadamard::kIn, rotated);
     quantize_vector<S, kBits>(rotated, kv.padded_dim, kv.padded_dim, kKVGroupDims,

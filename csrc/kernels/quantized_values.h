@@ -31,6 +31,9 @@ struct QuantizedValues {
   static_assert(kKVGroupDims % (kVectors * S::kLanes) == 0, "a vector's dimensions share scales");
 
  public:
+  static constexpr int kRowsAtOnce = kMaxRows;
+  static constexpr bool kAreRotated = kBits == 4;
+
   // One for each group of dimensions, because the scales of their values differ.
   struct Probabilities {
     ProbabilityCodes groups[kMaxRows][kMaxGroups];

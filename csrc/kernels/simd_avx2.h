@@ -125,6 +125,12 @@ struct Simd {
                    : _mm256_maddubs_epi16(codes, x);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+  // Eight times two pairs of products are at most 8 * 2 * 15 * 128 < 2^15.
+  using NibbleSums = __m256i;
+  static NibbleSums add_nibble_products(NibbleSums sums, Quads codes, Quads x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, x));
+  }
+  static I32 nibble_total(NibbleSums sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
   template <int kShift, int kBits>
   static I32 bits(Quads x) {
     return _mm256_and_si256(_mm256_srli_epi32(x, kShift), broadcast_i32((1 << kBits) - 1));

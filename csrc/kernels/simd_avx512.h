@@ -108,6 +108,11 @@ struct Simd {
   static I32 dot(I32 sum, Quads codes, Quads x) {
     return _mm512_dpbusd_epi32(sum, codes, x);
   }
+  using NibbleSums = I32;
+  static NibbleSums add_nibble_products(NibbleSums sums, Quads codes, Quads x) {
+    return dot<4>(sums, codes, x);
+  }
+  static I32 nibble_total(NibbleSums sums) { return sums; }
   template <int kShift, int kBits>
   static I32 bits(Quads x) {
     return _mm512_and_si512(_mm512_srli_epi32(x, kShift), broadcast_i32((1 << kBits) - 1));

@@ -113,6 +113,11 @@ struct Simd {
   static I32 dot(I32 sum, Quads codes, Quads x) {
     return vdotq_s32(sum, vreinterpretq_s8_u8(codes), vreinterpretq_s8_u8(x));
   }
+  using NibbleSums = I32;
+  static NibbleSums add_nibble_products(NibbleSums sums, Quads codes, Quads x) {
+    return dot<4>(sums, codes, x);
+  }
+  static I32 nibble_total(NibbleSums sums) { return sums; }
   template <int kShift, int kBits>
   static I32 bits(Quads x) {
     uint32x4_t shifted = vreinterpretq_u32_u8(x);

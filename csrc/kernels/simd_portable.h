@@ -214,6 +214,13 @@ struct Simd {
       return sum.lane[i] + products;
     });
   }
+  // Sums of products as of dot<4>, of at most eight quads, which begin as zero_i32(); their totals.
+  using NibbleSums = I32;
+  static NibbleSums add_nibble_products(const NibbleSums& sums, const Quads& codes,
+                                        const Quads& x) {
+    return dot<4>(sums, codes, x);
+  }
+  static I32 nibble_total(const NibbleSums& sums) { return sums; }
   // kBits bits of each column's four bytes, from bit kShift on, the first byte being the lowest.
   template <int kShift, int kBits>
   static I32 bits(const Quads& x) {

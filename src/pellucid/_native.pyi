@@ -242,9 +242,9 @@ def hash_blocks(parent_hash: bytes, token_ids: list[int] | tuple[int, ...], bloc
 class KVCache:
     """Keys and values of all layers, in blocks."""
 
-    def __init__(self, dtype: str, groups: Sequence[tuple[int, int, int, int]], block_size: int, num_blocks: int) -> None:
+    def __init__(self, dtype: str, groups: Sequence[tuple[int, int, int, int]], block_size: int, num_blocks: int, num_slots: int = 1, max_step_tokens: int = 0, has_area_for_each_layer: bool = False) -> None:
         """
-        Each group has its number of layers, kv-heads, head dim and window, 0 where there is none.
+        Each group has its number of layers, kv-heads, head dim and window, 0 where there is none. Open keys have slots, and an area for the groups of a step.
         """
 
     @property
@@ -261,6 +261,21 @@ class KVCache:
         """
         Of one block in all layers of the largest group, scales and padding included.
         """
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of the open keys of a slot in all layers; 0 in formats without."""
+
+    def copy_slot(self, source: int, target: int) -> None:
+        """Makes a slot hold what another one holds."""
+
+    def read_slot(self, slot: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fills `data` [slot_bytes] with what a slot holds, group after group and layer after layer.
+        """
+
+    def write_slot(self, slot: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Makes a slot hold what `read_slot` gave, of a cache of the same shape."""
 
     def copy_block(self, source_id: int, target_id: int) -> None:
         """Makes a block hold what another one holds."""

@@ -11,7 +11,8 @@ from support.bundled import bundled_model
 NUM_TEXTS = 10
 LARGEST_CHANGE = {"bf16": 0.001, "int8": 0.001, "int8,int4": 0.01, "int4": 0.02}  # of perplexity
 LARGEST_DIVERGENCE = {"bf16": 0.0001, "int8": 0.001, "int8,int4": 0.01, "int4": 0.03}  # nats
-LEAST_CAPACITY = {"bf16": 1, "int8": 1.85, "int8,int4": 2.4, "int4": 3.4}  # beside bf16
+# With heads of 32; of int4 3.37 with larger ones, whose tiles need no padding.
+LEAST_CAPACITY = {"bf16": 1, "int8": 1.85, "int8,int4": 2.4, "int4": 3.2}  # beside bf16
 
 
 def few_texts() -> Texts:

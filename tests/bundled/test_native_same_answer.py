@@ -5,7 +5,7 @@ import pytest
 from pellucid import loaded_model
 from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.engine import LLMEngine
-from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from support.bundled import prompts_of_all_kinds
 
@@ -42,5 +42,6 @@ def test_same_answer(quantization, kv_cache_dtype, monkeypatch):
     alone = answers(EngineConfig(**formats, max_num_seqs=1), 1, monkeypatch, together=False)
     assert len({tuple(token_ids) for token_ids, _ in alone}) > len(PROMPTS) // 2
     for num_threads, steps in enumerate(STEPS.values(), start=1):
-        config = EngineConfig(**formats, **steps)
+        block_size = fitting_block_size(steps.get("block_size", 32), kv_cache_dtype)
+        config = EngineConfig(**formats, **{**steps, "block_size": block_size})
         assert answers(config, num_threads, monkeypatch, together=True) == alone

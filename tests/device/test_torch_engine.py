@@ -16,6 +16,7 @@ from pellucid.cli import main
 from pellucid.engine.inspection import AnswerSoFar
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.inputs.beam_search_params import BeamSearchParams
+from pellucid.inputs.config import fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.observing.events import EventRecord, Level, Token
@@ -31,13 +32,15 @@ def engine_of(directory: Path, family: str = "llama", **knobs: object) -> LLM:
     if not (directory / family).exists():
         write_checkpoint(directory / family, family)
     device = DEVICE if knobs.setdefault("backend", "torch") == "torch" else "cpu"
-    return LLM(model, device=device, block_size=16, **knobs)
+    block_size = fitting_block_size(16, knobs.get("kv_cache_dtype", "bf16"))
+    return LLM(model, device=device, block_size=block_size, **knobs)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss", "lfm2"])
-def test_a_token_is_seen_again(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "int4"])
+def test_a_token_is_seen_again(tmp_path: Path, family: str, dtype: str) -> None:
     """Logits have the bits of the step; attention is what keys, values and the query make it."""
-    engine = engine_of(tmp_path, family, speculation="off").engine
+    engine = engine_of(tmp_path, family, speculation="off", kv_cache_dtype=dtype).engine
     output = engine.add_request(PROMPT, GREEDY)
     while engine.has_unfinished_requests:
         engine.step()

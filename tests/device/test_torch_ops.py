@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
@@ -19,6 +20,7 @@ from pellucid.facts.model_config import (
     RopeGrowth,
     YarnRopeScaling,
 )
+from pellucid.inputs.config import block_sizes
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.block_moves import (
@@ -28,6 +30,7 @@ from support.block_moves import (
 )
 from support.expert_cases import random_choice, random_experts
 from support.host_ops import HostBackend
+from support.open_keys import check_open_keys, check_shared_layers, check_slots
 from support.random_matrices import random_matrix
 from support.recurrence_cases import ConvolutionCase, DeltaCase
 from support.steps import random_steps, whole
@@ -185,7 +188,8 @@ def test_experts(stored, activation):
 def test_attention_in_each_kv_format(kv_dtype, heads, kv_heads, head_dim):
     case = AttentionCase.random(0, [5, 150, 300], heads, kv_heads, head_dim)
     steps = whole([5, 150, 300])
-    found, expected = (paged_attention_in_steps(each, case, steps, 16, kv_dtype) for each in BOTH)
+    size = min(block_sizes(kv_dtype))
+    found, expected = (paged_attention_in_steps(each, case, steps, size, kv_dtype) for each in BOTH)
     for own, wanted in zip(found, expected, strict=True):
         assert_close(own, wanted)
 
@@ -226,8 +230,32 @@ def test_blocks_are_those_of_the_definition(dtype):
     check_layers_of_several_shapes(TORCH, dtype)
 
 
-@pytest.mark.parametrize("half", ["keys", "values"])
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("head_dim", [16, 40, 64])
+def test_codes_by_dimension_are_those_of_the_definition_bit_for_bit(head_dim):
+    from pellucid.backends.numpy_dimension_codes import DimensionCodes
+    from pellucid.backends.torch_kv_codes import quantize_groups, restore_groups
+
+    number_format = KV_FORMATS["int4"].keys
+    x = normal(0, 96, 2, head_dim) * 10.0 ** np.arange(-35, 35, 70 / head_dim)
+    x = x.astype(np.float32)
+    x[:32, 0, 1], x[32:64, 1, 2] = 0, 7.5
+    x[3, 0, 3], x[40, 1, 0], x[70, 0, 5] = np.inf, np.nan, -np.inf
+    x[64:96:2, 0, 6], x[65:96:2, 0, 6] = 3e38, -3e38  # their difference is infinite
+    rows = DimensionCodes.zeros(number_format, 96, 2, head_dim)
+    rows.write(np.arange(96), x)
+    numbers = number_format.num_numbers(head_dim)
+    keys = torch.nn.functional.pad(to_device(x, TORCH.device), (0, numbers - head_dim))
+    codes, factors = quantize_groups(keys.to(torch.bfloat16).unflatten(0, (-1, 32)))
+    assert (codes.flatten(0, 1).cpu().numpy() == rows.codes).all()
+    found = to_host(factors.float())
+    assert np.array_equal(found, rows.factors.astype(np.float32), equal_nan=True)
+    restored = to_host(restore_groups(codes.flatten(0, 1), factors, head_dim))
+    assert np.array_equal(restored, rows.read(np.arange(96)), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "half"), [("int8", "keys"), ("int8", "values"), ("int4", "values")]
+)
 @pytest.mark.parametrize("head_dim", [16, 40, 64])
 def test_kv_codes_are_those_of_the_definition_bit_for_bit(dtype, half, head_dim):
     from pellucid.backends.numpy_kv_codes import CodeRows
@@ -259,10 +287,11 @@ def test_logits_are_capped():
     assert (np.abs(found) <= 5).all()
 
 
-def test_stale_blocks_are_not_seen():
-    """What another request left in a block, NaN even, changes nothing."""
+@pytest.mark.parametrize("dtype", ["bf16", "int4"])
+def test_stale_blocks_are_not_seen(dtype):
+    """What another request left in a block or a slot, NaN even, changes nothing."""
     case = AttentionCase.random(0, [40], 4, 2, 16)
-    clean = paged_attention_in_steps(TORCH, case, whole([40]), 32)
+    clean = paged_attention_in_steps(TORCH, case, whole([40]), 32, dtype)
     make = TORCH._backend.make_kv_cache
 
     class Stale:
@@ -271,10 +300,11 @@ def test_stale_blocks_are_not_seen():
 
         def make_kv_cache(self, *args):
             cache = make(*args)
-            cache._blocks.fill_(255)  # NaN in all float formats
+            for each in (cache._blocks, *cache._slot_arrays()):
+                each.view(torch.uint8).fill_(255)  # NaN in all float formats
             return cache
 
-    (found,) = paged_attention_in_steps(Stale(), case, whole([40]), 32)
+    (found,) = paged_attention_in_steps(Stale(), case, whole([40]), 32, dtype)
     assert (found == clean[0]).all()
 
 
@@ -290,3 +320,9 @@ def test_a_shared_batch_serves_all_layers():
     wanted = replace(batch).logits_batch()
     assert (own.slot_mapping.cpu().numpy() == wanted.slot_mapping).all()
     assert (own.seq_lens == wanted.seq_lens).all()
+
+
+def test_open_keys_are_those_of_the_definition():
+    check_open_keys(TORCH, NumpyBackend())
+    check_slots(TORCH)
+    check_shared_layers(TORCH)

@@ -7,6 +7,7 @@ import torch
 from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch_self_check import checked_ops, keeps_rows_apart
 from pellucid.facts.model_config import DynamicRopeScaling, GatedDeltaNetConfig, RopeConfig
+from pellucid.inputs.config import block_sizes
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.expert_cases import random_choice, random_experts
@@ -131,9 +132,10 @@ def test_attention_in_any_steps_and_blocks(kv_dtype, window):
             TORCH, case, steps, block_size, kv_dtype, sliding_window=window
         )
 
-    expected = run(whole(lengths), 16)
+    sizes = block_sizes(kv_dtype)
+    expected = run(whole(lengths), sizes[0])
     rng = np.random.default_rng(0)
-    for block_size in (16, 32, 128):
+    for block_size in {sizes[0], 32, 128}:
         found = run(random_steps(lengths, rng), block_size)
         assert all((own == wanted).all() for own, wanted in zip(found, expected, strict=True))
     for count in COUNTS:  # of one request alone

@@ -11,7 +11,7 @@ from pellucid import loaded_model
 from pellucid.backends.base import Backend
 from pellucid.benchmark.planned_model import find_planned_model
 from pellucid.engine import LLMEngine
-from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory.engine_plan import EnginePlan
 from support.checkpoints import FAMILIES, write_checkpoint
@@ -160,7 +160,8 @@ def test_a_context_that_does_not_fit_does_in_the_format_that_the_error_names(
 ) -> None:
     # The codes of smaller heads are padded to 32.
     checkpoint = write_checkpoint(tmp_path, DENSE, config_overrides={"head_dim": 64})
-    knobs = {"model": str(checkpoint), "block_size": 16, **SMALL}
+    block_size = fitting_block_size(16, dtype)
+    knobs = {"model": str(checkpoint), "block_size": block_size, **SMALL}
     sizes = []
     for each in ("bf16", dtype):
         plan = find_planned_model(None, EngineConfig(kv_cache_dtype=each, **knobs)).engine_plan(
@@ -169,7 +170,8 @@ def test_a_context_that_does_not_fit_does_in_the_format_that_the_error_names(
         assert plan is not None
         sizes.append(plan.memory.bytes_per_block)
     full, smaller = sizes
-    knobs |= {"max_model_len": 160, "kv_cache_memory": -(-10 * smaller // full) * full}
+    num_blocks = 160 // block_size
+    knobs |= {"max_model_len": 160, "kv_cache_memory": -(-num_blocks * smaller // full) * full}
     with pytest.raises(ValueError, match=f"kv_cache_dtype='{dtype}'"):
         LLMEngine.from_config(EngineConfig(**knobs))
     LLMEngine.from_config(EngineConfig(kv_cache_dtype=dtype, **knobs)).close()

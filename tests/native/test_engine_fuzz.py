@@ -112,7 +112,7 @@ def test_tiny_models_with_mechanisms_of_their_own(
         vocab_size=VOCAB_SIZE,
         stops=["a", "e", "t", " ", "th", "the", "\n"],
         block_bytes=64 << 10,
-        knobs={"kv_cache_dtype": ["bf16", "f32", "int8"], "num_threads": [1, 3]},
+        knobs={"kv_cache_dtype": ["bf16", "f32", "int8", "int4"], "num_threads": [1, 3]},
         prefix_store=str(tmp_path / "blocks"),
     )
 

@@ -10,6 +10,7 @@ from pellucid.backends.cpu_backend import CpuBackend
 from pellucid.backends.native import kernel_levels
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import DynamicRopeScaling, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch
@@ -21,7 +22,7 @@ WEIGHTS = ("f32", "f16", "bf16", *FORMATS)
 EXAMPLES = settings(max_examples=6)
 seeds = st.integers(0, 2**32 - 1)
 BACKENDS = {
-    (isa, threads): CpuBackend(threads, isa, small_step_bytes=0)
+    (isa, threads): CpuBackend(threads, isa, max_rows=1024, small_step_bytes=0)
     for isa in LEVELS
     for threads in (1, 2, 3)
 }
@@ -107,6 +108,7 @@ def test_paged_attention(
     isa, kv_dtype, seed, lengths, heads, head_dim, sliding_window, softcap, has_sinks, block_sizes
 ):
     rng = np.random.default_rng(seed)
+    sizes = [max(size, find_kv_format(kv_dtype).open_positions) for size in block_sizes]
     case = AttentionCase.random(seed, lengths, *heads, head_dim)
     sinks = rng.standard_normal(heads[0]).astype(np.float32) if has_sinks else None
     options = {
@@ -120,12 +122,12 @@ def test_paged_attention(
             BACKENDS[isa, 1],
             AttentionCase((request,)),
             whole([length]),
-            block_sizes[0],
+            sizes[0],
             **options,
         )[0]
         for request, length in zip(case.requests, lengths, strict=True)
     ]
     steps = random_steps(lengths, rng)
-    mixed = paged_attention_in_steps(BACKENDS[isa, 3], case, steps, block_sizes[1], **options)
+    mixed = paged_attention_in_steps(BACKENDS[isa, 3], case, steps, sizes[1], **options)
     for one, other in zip(alone, mixed, strict=True):
         assert (one == other).all()

@@ -29,8 +29,8 @@ def test_beside_llama_cpps_caches(name: str) -> None:
     moved = {each: divergence(expected, own) for each, own in found.items()}
     for each, own in found.items():
         print(f"{name} {each}: KL {moved[each]:.5f}, same top {same_top(expected, own):.1%}")
-    assert moved["int4"] < moved["Q4_0"]
-    assert moved["int4"] < moved["Q4_1"]
+    assert moved["int4"] < moved["bf16"] + 0.014
+    assert moved["int4"] < moved["Q4_1"] / 3
     assert moved["int8,int4"] < moved["Q4_1"] / 3
     # Activations are rounded in both: what the codes add to a cache of 16 bits is within the noise of that, 0.001.
     assert moved["int8"] < moved["bf16"] + max(0.0, moved["Q8_0"] - moved["F16"]) + 0.001

@@ -55,11 +55,14 @@ def paged_attention_in_steps(
     """Stores and attends step by step, in scattered blocks; [length, H, D] per request."""
     tables = scattered_block_tables([len(q) for q, _, _ in case.requests], block_size)
     kv_layer = backend.make_kv_cache(
-        _config_of(case), sum(map(len, tables)), block_size, kv_dtype
+        config_of(case), sum(map(len, tables)), block_size, kv_dtype, len(tables)
     ).layers[0]
     outputs = [np.full_like(q, np.nan) for q, _, _ in case.requests]
     for step in steps:
-        shares = [Share([0] * stop, start, stop, tables[request]) for request, start, stop in step]
+        shares = [
+            Share([0] * stop, start, stop, tables[request], state_slot=request)
+            for request, start, stop in step
+        ]
         batch = forward_batch(shares, block_size)
         q, k, v = (
             np.concatenate(
@@ -67,7 +70,7 @@ def paged_attention_in_steps(
             )
             for part in range(3)
         )
-        backend.ops.store_kv(kv_layer, k, v, batch.slot_mapping)
+        backend.ops.store_kv(kv_layer, k, v, batch)
         rows = backend.ops.paged_attention(q, kv_layer, batch, scale, **options)
         for (request, start, stop), own in zip(
             step, np.split(rows, batch.query_start[1:-1]), strict=True
@@ -105,7 +108,7 @@ def dense_attention(
     return output
 
 
-def _config_of(case: AttentionCase) -> ModelConfig:
+def config_of(case: AttentionCase) -> ModelConfig:
     q, k, _ = case.requests[0]
     return uniform_model(
         architecture="none",

@@ -12,7 +12,7 @@ from pellucid.facts.model_config import ModelConfig
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
 
-BLOCK_SIZE, NUM_BLOCKS = 16, 4
+BLOCK_SIZE, NUM_BLOCKS = 32, 4
 SHAPE = replace(TINY_SHAPE, layers=TINY_SHAPE.layers[:1] * 2)  # one group
 HEADS = SHAPE.layers[0].attention
 
@@ -38,9 +38,11 @@ def check_block_moves(backend: Backend, dtype: str) -> None:
     cache, other = filled_cache(backend, dtype, 0), filled_cache(backend, dtype, 1)
     expected = backend.kv_bytes_per_block(SHAPE, BLOCK_SIZE, dtype)
     assert cache.bytes_per_block == expected
-    assert cache.num_bytes == NUM_BLOCKS * expected
+    open_bytes = NUM_BLOCKS * cache.bytes_per_state + backend.open_area_bytes(SHAPE, dtype)
+    assert cache.num_bytes == NUM_BLOCKS * expected + open_bytes
 
-    blocks, attended = contents(cache), attend(backend, cache, 2)
+    attended = attend(backend, cache, 2)
+    blocks = contents(cache)
     cache.copy_blocks([2], [0])
     assert same(contents(cache), [blocks[2], blocks[1], blocks[2], blocks[3]])
     assert (attend(backend, cache, 0) == attended).all()
@@ -79,11 +81,13 @@ def check_layers_of_several_shapes(backend: Backend, dtype: str) -> None:
     cache = backend.make_kv_cache(config, 6, size, dtype)
     rng = np.random.default_rng(0)
     places, expected = kv_places(config, kv_groups(config)), {}
-    for index, (place, layer) in enumerate(zip(places, config.layers, strict=True)):
+    for index, layer in enumerate(config.layers):
         shape = (size, layer.attention.num_kv_heads, layer.attention.head_dim)
         halves = rng.standard_normal((2, *shape)).astype(np.float32)
-        slots = np.arange(place.group * size, (place.group + 1) * size)  # block g for group g
-        backend.ops.store_kv(cache.layers[index], *halves, np.tile(slots, (3, 1)))
+        batch = forward_batch(
+            [Share([0] * size, 0, size, [0])], size, num_groups=3
+        )  # block g for group g
+        backend.ops.store_kv(cache.layers[index], *halves, batch)
         expected[index] = []
         for numbers, make_rows in zip(halves, rows_of_format(dtype, np.float32), strict=True):
             rows = make_rows(*shape)
@@ -98,12 +102,15 @@ def check_layers_of_several_shapes(backend: Backend, dtype: str) -> None:
 def filled_cache(backend: Backend, dtype: str, seed: int) -> KVCache:
     """A cache with random keys and values in every slot."""
     rng = np.random.default_rng(seed)
-    cache = backend.make_kv_cache(SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype)
-    slots = np.arange(NUM_BLOCKS * BLOCK_SIZE)
+    cache = backend.make_kv_cache(SHAPE, NUM_BLOCKS, BLOCK_SIZE, dtype, NUM_BLOCKS)
+    shares = [
+        Share([0] * BLOCK_SIZE, 0, BLOCK_SIZE, [block], state_slot=block)
+        for block in range(NUM_BLOCKS)
+    ]
     for layer in cache.layers:
-        shape = (len(slots), HEADS.num_kv_heads, HEADS.head_dim)
+        shape = (NUM_BLOCKS * BLOCK_SIZE, HEADS.num_kv_heads, HEADS.head_dim)
         k, v = rng.standard_normal((2, *shape)).astype(np.float32)
-        backend.ops.store_kv(layer, k, v, slots[None])
+        backend.ops.store_kv(layer, k, v, forward_batch(shares, BLOCK_SIZE))
     return cache
 
 
@@ -116,13 +123,13 @@ def same(blocks: list[BlockBytes], expected: list[BlockBytes]) -> bool:
 
 
 def attend(backend: Backend, cache: KVCache, block_id: int) -> HostArray:
-    """What a query gets from the block, in all layers one after the other."""
-    q = np.random.default_rng(2).standard_normal((1, HEADS.num_heads, HEADS.head_dim))
-    batch = forward_batch(
-        [Share([0] * BLOCK_SIZE, BLOCK_SIZE - 1, BLOCK_SIZE, [block_id])], BLOCK_SIZE
-    )
-    rows = [
-        backend.ops.paged_attention(q.astype(np.float32), layer, batch, 1.0)
-        for layer in cache.layers
-    ]
+    """What the first token after the block, stored in block 1, gets from it in all layers one after the other."""
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((1, HEADS.num_heads, HEADS.head_dim)).astype(np.float32)
+    k, v = rng.standard_normal((2, 1, HEADS.num_kv_heads, HEADS.head_dim)).astype(np.float32)
+    share = Share([0] * (BLOCK_SIZE + 1), BLOCK_SIZE, BLOCK_SIZE + 1, [block_id, 1])
+    batch, rows = forward_batch([share], BLOCK_SIZE), []
+    for layer in cache.layers:
+        backend.ops.store_kv(layer, k, v, batch)
+        rows.append(backend.ops.paged_attention(q, layer, batch, 1.0))
     return np.concatenate(rows)

@@ -17,6 +17,7 @@ from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.facts.host_memory import available_memory
+from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.prompts import ChatPrompt
@@ -30,19 +31,61 @@ VOCAB_SIZE = 32
 EOS = 0
 
 
-class FakeKVCache:
-    """One byte a slot: the token that was stored there."""
+NOTHING = 255  # where no token was stored
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+
+class FakeKVCache:
+    """One byte a slot of a block: the token that was stored there.
+
+    Args:
+        open_positions: of the format: tokens of a group enter the block together, the last one's step; until then, and
+            for the group's own tokens, they are in a slot for the two latest groups.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, num_slots: int = 1, open_positions: int = 0
+    ) -> None:
         self.layers: tuple[()] = ()
         self.num_bytes = num_blocks * block_size
         self.block_size = self.bytes_per_block = block_size
-        self.token_ids = np.full(num_blocks * block_size, 255, dtype=np.uint8)
+        self.token_ids = np.full(num_blocks * block_size, NOTHING, dtype=np.uint8)
+        self.open = np.full((num_slots, 2, open_positions), NOTHING, dtype=np.uint8)
+
+    def store_and_read(self, batch: ForwardBatch) -> list[IntArray]:
+        """Stores a step's tokens. Returns, for each of its rows, the tokens that this row sees."""
+        if not self.open.shape[2]:
+            self.token_ids[batch.slot_mapping[0]] = batch.token_ids
+        seen = []
+        owners = np.repeat(np.arange(len(batch.seq_lens)), np.diff(batch.query_start))
+        rows = zip(owners.tolist(), batch.positions.tolist(), strict=True)
+        for row, (owner, position) in enumerate(rows):
+            table, length = batch.block_tables[0, owner], position + 1
+            if self.open.shape[2]:
+                seen.append(self._store_open(batch, row, table, int(batch.state_slots[owner])))
+            else:
+                seen.append(self.read(table, length))
+        return seen
 
     def read(self, block_table: IntArray, seq_len: int) -> IntArray:
         num_blocks = -(-seq_len // self.block_size)
         blocks = self.token_ids.reshape(-1, self.block_size)[block_table[:num_blocks]]
         return blocks.reshape(-1)[:seq_len]
+
+    def _store_open(
+        self, batch: ForwardBatch, row: int, block_table: IntArray, slot: int
+    ) -> IntArray:
+        group_size = self.open.shape[2]
+        group, place = divmod(int(batch.positions[row]), group_size)
+        own = self.open[slot, group % 2]
+        own[place] = batch.token_ids[row]
+        if place == group_size - 1:
+            last = int(batch.slot_mapping[0, row])
+            self.token_ids[last - place : last + 1] = own
+        before = self.read(block_table, group * group_size)
+        return np.concatenate([before, own[: place + 1]])
+
+    def copy_state(self, source_slot: int, target_slot: int) -> None:
+        self.open[target_slot] = self.open[source_slot]
 
     def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         assert not set(source_ids[1:]) & set(target_ids[:-1]), "copies depend on each other"
@@ -82,12 +125,10 @@ class FakeDecoder(CompiledDecoder):
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         assert isinstance(kv_cache, FakeKVCache)
         self.batches.append(batch)
-        kv_cache.token_ids[batch.slot_mapping[0]] = batch.token_ids
+        seen_by_row = kv_cache.store_and_read(batch)
         logits = np.empty((len(batch.logits_indices), VOCAB_SIZE), dtype=np.float32)
-        owners = np.searchsorted(batch.query_start, batch.logits_indices, side="right") - 1
-        seq_lens = batch.positions[batch.logits_indices] + 1
-        for row, owner, seq_len in zip(logits, owners.tolist(), seq_lens.tolist(), strict=True):
-            seen = kv_cache.read(batch.block_tables[0, owner], seq_len)
+        for row, index in zip(logits, batch.logits_indices.tolist(), strict=True):
+            seen = seen_by_row[index]
             # After some tokens a draft model expects what it would after the text before these.
             row[:] = fake_logits(seen[:-1] if self.drafts and seen[-1] % 4 == 1 else seen)
         return logits
@@ -124,7 +165,12 @@ class FakeBackend:
         dtype: str,
         num_state_slots: int = 1,
     ) -> FakeKVCache:
-        return FakeKVCache(num_blocks, block_size)
+        return FakeKVCache(
+            num_blocks, block_size, num_state_slots, find_kv_format(dtype).open_positions
+        )
+
+    def open_area_bytes(self, config: ModelConfig, dtype: str) -> int:
+        return 0
 
 
 class FakeTokenizer:

@@ -17,6 +17,7 @@ from pellucid.engine import LLMEngine
 from pellucid.facts.kv_groups import block_needs
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.config import fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.observing.events import BlockOps, EventRecord, Hello, Level, Warn
@@ -110,7 +111,7 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
     rng = random.Random(seed)
     block_size = rng.choice([16, 16, 32])
     max_model_len = rng.choice([64, 80, 128])  # longest prompt + output
-    knobs: dict[str, object] = {
+    knobs: dict[str, Any] = {
         "max_model_len": max_model_len,
         "block_size": block_size,
         # From room for one context, where everybody preempts everybody, to room for all.
@@ -124,6 +125,9 @@ def make_trace(seed: int, space: TraceSpace) -> Trace:
         "num_draft_tokens": rng.choice([1, 2, 6, 32]),
     }
     knobs.update({name: rng.choice(values) for name, values in space.knobs.items()})
+    fitting = fitting_block_size(block_size, str(knobs.get("kv_cache_dtype")))
+    num_fewer = -(-max_model_len // block_size) - -(-max_model_len // fitting)
+    knobs |= {"block_size": fitting, "num_kv_blocks": knobs["num_kv_blocks"] - num_fewer}
     if space.prefix_store is not None and rng.random() < 0.4:
         knobs.update(
             prefix_store=space.prefix_store,

@@ -94,7 +94,8 @@ def test_kv_formats_count_their_scales(model: LoadedModel) -> None:
     assert {result.kv_cache_dtype: result.bytes_per_token for result in results} == {
         "bf16": heads * 8 * 2,
         "int8": heads // 2 * (32 + 2) + heads // 2 * (8 + 2),  # keys: a group of 32, of a head of 8
-        "int4": heads * (16 + 2),
+        # Keys: a scale and a minimum of each dimension, padded to 32, for 32 tokens.
+        "int4": heads // 2 * (16 + 4) + heads // 2 * (16 + 2),
     }
     assert all(result.depth == 84 and result.tokens_per_second > 0 for result in results)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.inputs.config import EngineConfig
+from pellucid.facts.kv_formats import KV_FORMATS
+from pellucid.inputs.config import BLOCK_SIZES, EngineConfig, block_sizes
 from pellucid.inputs.stage_address import StageAddress, parse_addresses
 
 BAD = {
@@ -119,3 +120,14 @@ def test_a_prefix_store_on_a_server_needs_a_secret() -> None:
     for store in ("redis://there", "rediss://10.0.0.1:6379", "redis://[::1]:6379/3"):
         assert EngineConfig(prefix_store=store, prefix_store_key="key").shares_prefix_store
     assert not EngineConfig(prefix_store="there", prefix_store_key="key").shares_prefix_store
+
+
+def test_keys_that_become_codes_in_groups_need_blocks_of_whole_groups() -> None:
+    with pytest.raises(
+        ValueError,
+        match="block_size=16: must be one of 32, 64, 128 with kv_cache_dtype='int4', whose keys",
+    ):
+        EngineConfig(block_size=16, kv_cache_dtype="int4")
+    for name, kv_format in KV_FORMATS.items():
+        group = max(1, kv_format.open_positions)
+        assert block_sizes(name) == tuple(size for size in BLOCK_SIZES if size % group == 0)

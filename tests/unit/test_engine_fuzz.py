@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -45,3 +46,18 @@ def test_requests_that_other_engines_have_begun(trace_seeds: Iterable[int]) -> N
     print(dict(counts))
     if counts["traces"] >= 12:
         assert counts["resumed"] > 12 and counts["preempted"] > 5, counts
+
+
+@pytest.mark.traces(15)
+def test_keys_that_are_open_until_their_group_is_complete(trace_seeds: Iterable[int]) -> None:
+    counts: Counter[str] = Counter()
+    space = replace(SPACE, knobs={**SPACE.knobs, "kv_cache_dtype": ["int4"]})
+    for seed in trace_seeds:
+        counts += check_trace(
+            make_trace(seed, space),
+            lambda knobs, clock, proposer: fake_engine(clock=clock, proposer=proposer, **knobs),
+        )
+    print(dict(counts))
+    if counts["traces"] >= 15:
+        for what in ("cached", "preempted", "right drafts", "copied"):
+            assert counts[what] > 3, counts

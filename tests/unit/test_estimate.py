@@ -45,10 +45,10 @@ def test_a_cache_passes_each_token_once() -> None:
 
 
 def test_keys_and_values_of_a_token() -> None:
-    """Published: 12 KiB for Qwen2.5-0.5B; 4.5 bits a number with one 16-bit scale for 32."""
+    """Published: 12 KiB for Qwen2.5-0.5B; 4.5 bits a number with one 16-bit scale for 32, 5 with a minimum, too."""
     shape = find_shape("qwen2.5-0.5b")
     assert kv_position_bytes(shape, "bf16") == 12 * 1024
-    assert kv_position_bytes(shape, "int4") == 12 * 1024 * 4.5 / 16
+    assert kv_position_bytes(shape, "int4") == 12 * 1024 * (5 + 4.5) / 2 / 16
     keys, values = (
         8 + 16 / 32,
         8 + 16 / 64,

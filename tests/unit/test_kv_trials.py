@@ -26,7 +26,7 @@ def attention(trials, trial, case, **options):
     ((q, k, v),) = case.requests
     batch = forward_batch([Share([0] * len(q), 0, len(q), [0, 1, 2, 3])], 32)
     ops = trials.TrialOps(cast(Ops, None), trial)
-    ops.store_kv(0, k, v, batch.slot_mapping)
+    ops.store_kv(0, k, v, batch)
     return ops.paged_attention(q, 0, batch, 0.35, **options)
 
 

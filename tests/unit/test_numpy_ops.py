@@ -1,6 +1,7 @@
 """Each op of the NumPy backend against a direct formulation in f64, within a derived tolerance."""
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ from pellucid.backends.numpy_backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.row_table import MatrixRows
+from pellucid.facts.kv_groups import open_key_bytes
 from pellucid.facts.model_config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
@@ -268,11 +270,12 @@ def test_what_a_block_held_before_is_never_read(backend):
         normal(seed, 5, heads, 8, dtype=backend.ops.dtype) for seed, heads in enumerate((4, 2, 2))
     )
     batch = forward_batch([Share([0] * 5, 0, 5, [2])], 16)
-    backend.ops.store_kv(layer, k, v, batch.slot_mapping)
+    backend.ops.store_kv(layer, k, v, batch)
     clean = backend.ops.paged_attention(q, layer, batch, 1.0)
     untouched = np.setdiff1d(np.arange(64), batch.slot_mapping)
     not_a_number = np.full((len(untouched), 2, 8), np.nan, backend.ops.dtype)
-    backend.ops.store_kv(layer, not_a_number, not_a_number, untouched[None])
+    elsewhere = replace(batch, slot_mapping=untouched[None])
+    backend.ops.store_kv(layer, not_a_number, not_a_number, elsewhere)
     assert (backend.ops.paged_attention(q, layer, batch, 1.0) == clean).all()
 
 
@@ -334,14 +337,16 @@ def tiny_config(num_layers=3):
         (np.float32, "bf16", 2),
         (np.float64, "bf16", 2),
         (np.float32, "int8", (32 + 2 + 8 + 2) / (2 * 8)),  # rotated groups of keys are stored whole
-        (np.float32, "int4", (32 / 2 + 2) / 8),
+        # a scale and a minimum of each dimension of keys for 32 positions
+        (np.float32, "int4", (32 / 2 + 2 * 32 * 2 / 32 + 32 / 2 + 2) / (2 * 8)),
     ],
 )
 def test_kv_bytes_are_what_is_allocated(compute, kv_dtype, number_bytes):
     backend, config = NumpyBackend(compute), tiny_config()
     per_block = backend.kv_bytes_per_block(config, 32, kv_dtype)
     assert per_block == 32 * 2 * 3 * 2 * 8 * number_bytes
-    assert backend.make_kv_cache(config, 5, 32, kv_dtype).num_bytes == 5 * per_block
+    slots = 2 * open_key_bytes(config, kv_dtype)
+    assert backend.make_kv_cache(config, 5, 32, kv_dtype, 2).num_bytes == 5 * per_block + slots
 
 
 @pytest.mark.parametrize("kv_dtype", ["int2", "float32"])

@@ -380,6 +380,11 @@ class Backend(ABC):
             ValueError: the backend has no such `dtype`.
         """
 
+    def open_area_bytes(self, config: ModelConfig, dtype: str) -> int:
+        """Bytes of the cache's area for open keys of a step, beside those in slots (`facts.kv_groups`). 0: the
+        backend keeps them as it keeps activations."""
+        return 0
+
     @abstractmethod
     def make_kv_cache(
         self,
@@ -393,8 +398,8 @@ class Backend(ABC):
 
         Args:
             dtype: of keys and values, as in `EngineConfig.kv_cache_dtype`.
-            num_state_slots: sequences whose recurrent states it holds, in f32 at least; of models without
-                such layers it holds none.
+            num_state_slots: sequences whose recurrent states, in f32 at least, and open keys it holds; of models
+                and formats without such it holds none.
         """
 
     @abstractmethod

@@ -28,6 +28,7 @@ from pellucid.backends.ops import Decoder
 from pellucid.backends.program_decoder import ProgramDecoder
 from pellucid.backends.thread_limiter import ThreadLimiter
 from pellucid.backends.tracing import Trace, symbolic_batch
+from pellucid.facts.kv_groups import open_area_bytes
 from pellucid.facts.model_config import ModelConfig
 
 # Rows that a program computes at a time; a longer step is cut. This bounds the memory for activations
@@ -103,6 +104,9 @@ class CpuBackend(Backend):
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return kv_bytes_per_block(dtype, native_kv_groups(config), block_size)
 
+    def open_area_bytes(self, config: ModelConfig, dtype: str) -> int:
+        return open_area_bytes(config, dtype, self._max_rows)
+
     def make_kv_cache(
         self,
         config: ModelConfig,
@@ -111,7 +115,9 @@ class CpuBackend(Backend):
         dtype: str,
         num_state_slots: int = 1,
     ) -> CpuKVCache:
-        return make_cpu_kv_cache(config, num_blocks, block_size, dtype, num_state_slots)
+        return make_cpu_kv_cache(
+            config, num_blocks, block_size, dtype, num_state_slots, self._max_rows
+        )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> ProgramDecoder:
         """`decoder` as one native call per step. Allocates the memory between ops."""

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pellucid.backends import native
-from pellucid.backends.cpu_kv_layout import unpack_layer
+from pellucid.backends.cpu_kv_layout import padded_dim, unpack_layer, unpack_open_group
 from pellucid.backends.ops import BlockBytes, HostArray
-from pellucid.facts.kv_groups import kv_groups, kv_places
+from pellucid.facts.kv_formats import GROUP_POSITIONS, OPEN_GROUPS
+from pellucid.facts.kv_groups import kv_groups, kv_places, shares_layers
 from pellucid.facts.model_config import ModelConfig, StateShape
 
 
@@ -63,6 +64,7 @@ class CpuKVCache:
             num_numbers = max(1, sum(state.num_numbers for state in config.states))
             self.states = np.zeros((num_state_slots, num_numbers), np.float32)
         self._dtype = dtype
+        self._groups = native_kv_groups(config)
         max_seq_len = cache.num_blocks * cache.block_size
         if any(
             group.window is not None for group in kv_groups(config)
@@ -75,21 +77,33 @@ class CpuKVCache:
         return self.native.num_bytes + (0 if self.states is None else self.states.nbytes)
 
     def copy_state(self, source_slot: int, target_slot: int) -> None:
-        assert self.states is not None
-        self.states[target_slot] = self.states[source_slot]
+        if self.states is not None:
+            self.states[target_slot] = self.states[source_slot]
+        if self.native.slot_bytes:
+            self.native.copy_slot(source_slot, target_slot)
 
     @property
     def bytes_per_state(self) -> int:
-        return 0 if self.states is None else self.states[0].nbytes
+        return self._own_state_bytes + self.native.slot_bytes
 
     def read_state(self, slot: int) -> BlockBytes:
-        assert self.states is not None
-        data: BlockBytes = self.states[slot].copy().view(np.uint8)
+        data = np.empty(self.bytes_per_state, np.uint8)
+        if self.states is not None:
+            data[: self._own_state_bytes] = self.states[slot].view(np.uint8)
+        if self.native.slot_bytes:
+            self.native.read_slot(slot, data[self._own_state_bytes :])
         return data
 
     def write_state(self, slot: int, data: BlockBytes) -> None:
-        assert self.states is not None and data.shape == (self.bytes_per_state,)
-        self.states[slot].view(np.uint8)[:] = data
+        assert data.shape == (self.bytes_per_state,)
+        if self.states is not None:
+            self.states[slot].view(np.uint8)[:] = data[: self._own_state_bytes]
+        if self.native.slot_bytes:
+            self.native.write_slot(slot, np.ascontiguousarray(data[self._own_state_bytes :]))
+
+    @property
+    def _own_state_bytes(self) -> int:
+        return 0 if self.states is None else self.states[0].nbytes
 
     @property
     def bytes_per_block(self) -> int:
@@ -117,6 +131,23 @@ class CpuKVCache:
         own = data[handle.index * layer_bytes :][:layer_bytes]
         k, v = unpack_layer(own, self._dtype, handle.num_kv_heads, handle.head_dim)
         return k, v
+
+    def read_open_keys(self, slot: int, layer: int, group: int) -> HostArray:
+        handle = self.layers[layer]
+        assert isinstance(handle, CpuKVLayer)
+        data = np.empty(self.native.slot_bytes, np.uint8)
+        self.native.read_slot(slot, data)
+        sizes = [
+            2 * GROUP_POSITIONS * each.num_kv_heads * padded_dim(each.head_dim)
+            for each in self._groups
+        ]
+        before = sum(
+            each.num_layers * size
+            for each, size in zip(self._groups[: handle.group], sizes, strict=False)
+        )
+        size = sizes[handle.group]
+        first = OPEN_GROUPS * (before + handle.index * size) + group % OPEN_GROUPS * size
+        return unpack_open_group(data[first : first + size], handle.num_kv_heads, handle.head_dim)
 
 
 class TracedKVCache:
@@ -168,12 +199,28 @@ def native_kv_groups(config: ModelConfig) -> list[NativeKVGroup]:
 
 
 def make_cpu_kv_cache(
-    config: ModelConfig, num_blocks: int, block_size: int, dtype: str, num_state_slots: int
+    config: ModelConfig,
+    num_blocks: int,
+    block_size: int,
+    dtype: str,
+    num_state_slots: int,
+    max_step_tokens: int,
 ) -> CpuKVCache:
     """A cache of zeros for all layers of `config`.
+
+    Args:
+        max_step_tokens: tokens that a native step computes.
 
     Raises:
         ValueError: there is no such `dtype`, or the kernels cannot work with the model's shape.
     """
-    cache = native.KVCache(dtype, native_kv_groups(config), block_size, num_blocks)
+    cache = native.KVCache(
+        dtype,
+        native_kv_groups(config),
+        block_size,
+        num_blocks,
+        num_slots=num_state_slots,
+        max_step_tokens=max_step_tokens,
+        has_area_for_each_layer=shares_layers(config),
+    )
     return CpuKVCache(cache, config, dtype, num_state_slots)

@@ -55,9 +55,8 @@ class NumpyBackend(Backend):
         dtype: str,
         num_state_slots: int = 1,
     ) -> NumpyKVCache:
-        make_halves = rows_of_format(dtype, self._dtype)
         return make_numpy_kv_cache(
-            config, num_blocks, block_size, make_halves, num_state_slots, self._dtype
+            config, num_blocks, block_size, dtype, num_state_slots, self._dtype
         )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> "NumpyDecoder":

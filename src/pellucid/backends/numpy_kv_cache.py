@@ -1,6 +1,6 @@
 """Keys and values in a NumPy array: a row of bytes for each block."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -9,9 +9,17 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.numpy_dimension_codes import DimensionCodes
 from pellucid.backends.numpy_kv_codes import CodeRows, Slots
-from pellucid.backends.ops import BlockBytes, HostArray, IntArray
-from pellucid.facts.kv_formats import NumberFormat, find_kv_format
+from pellucid.backends.numpy_open_keys import OpenKeys
+from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray
+from pellucid.facts.kv_formats import (
+    GROUP_POSITIONS,
+    OPEN_GROUPS,
+    KVFormat,
+    NumberFormat,
+    find_kv_format,
+)
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig
 
@@ -76,7 +84,10 @@ def rows_of_format(dtype: str, compute_dtype: npt.DTypeLike) -> MakeHalves:
     def make_rows(half: NumberFormat) -> MakeRows:
         if half.name in floats:
             return partial(_zero_floats, floats[half.name])
-        return partial(CodeRows.zeros, half)
+        return partial(
+            DimensionCodes.zeros if half.is_by_dimension else CodeRows.zeros,
+            half,
+        )
 
     kv_format = find_kv_format(dtype)
     return make_rows(kv_format.keys), make_rows(kv_format.values)
@@ -92,6 +103,7 @@ class NumpyKVLayer:
 
     Args:
         group: of the layers with which it shares block tables.
+        open_keys: of the groups that are not complete; None: each position's keys are stored on their own.
     """
 
     k: StoredRows
@@ -99,12 +111,20 @@ class NumpyKVLayer:
     group: int
     num_kv_heads: int
     block_size: int
+    open_keys: OpenKeys | None
 
-    def write(self, k: HostArray, v: HostArray, slot_mapping: IntArray) -> None:
-        """Rounds k, v [T, K, D] to the format and puts row t into slot_mapping[group, t]."""
-        slots = np.divmod(slot_mapping[self.group], self.block_size)
-        self.k.write(slots, k)
-        self.v.write(slots, v)
+    def write(self, k: HostArray, v: HostArray, batch: ForwardBatch) -> None:
+        """Rounds k, v [T, K, D] to the format and puts row t into batch.slot_mapping[group, t]; keys by dimension
+        once their group is complete."""
+        blocks, offsets = np.divmod(batch.slot_mapping[self.group], self.block_size)
+        self.v.write((blocks, offsets), v)
+        if self.open_keys is None:
+            self.k.write((blocks, offsets), k)
+            return
+        for rows, keys in self.open_keys.store(k, batch):
+            last = rows.stop - 1
+            whole = np.arange(offsets[last] - GROUP_POSITIONS + 1, offsets[last] + 1)
+            self.k.write((np.full(GROUP_POSITIONS, blocks[last]), whole), keys)
 
     def read(
         self, block_table: IntArray, start: int, stop: int, seq_len: int, dtype: npt.DTypeLike
@@ -118,6 +138,14 @@ class NumpyKVLayer:
         padded[1, : len(positions)] = v
         return padded[0], padded[1]
 
+    def read_own_group(self, slot: int, position: int) -> tuple[int, HostArray] | None:
+        """What a query at `position` reads in bf16 of its own group: the group's first position, and its keys
+        [32, K, D] as far as they are known; None: it reads what is stored."""
+        if self.open_keys is None:
+            return None
+        group = position // GROUP_POSITIONS
+        return group * GROUP_POSITIONS, self.open_keys.latest[slot, group]
+
 
 @dataclass(frozen=True)
 class LayerLayout:
@@ -128,6 +156,7 @@ class LayerLayout:
         start: of its bytes.
         halves: keys of one block [block_size, K, D], and values, which follow.
         num_kv_heads: K.
+        head_dim: D.
         block_size: tokens per block.
     """
 
@@ -135,13 +164,16 @@ class LayerLayout:
     start: int
     halves: tuple[StoredRows, StoredRows]
     num_kv_heads: int
+    head_dim: int
     block_size: int
 
     @property
     def end(self) -> int:
         return self.start + sum(array.nbytes for half in self.halves for array in half.arrays)
 
-    def over(self, blocks: npt.NDArray[np.uint8]) -> NumpyKVLayer:
+    def over(
+        self, blocks: npt.NDArray[np.uint8], open_keys: OpenKeys | None = None
+    ) -> NumpyKVLayer:
         """The layer in the memory `blocks` [num_blocks, bytes_per_block]."""
         start, halves = self.start, []
         for half in self.halves:
@@ -152,7 +184,7 @@ class LayerLayout:
                 start += array.nbytes
             halves.append(half.over(*arrays))
         k, v = halves
-        return NumpyKVLayer(k, v, self.group, self.num_kv_heads, self.block_size)
+        return NumpyKVLayer(k, v, self.group, self.num_kv_heads, self.block_size, open_keys)
 
 
 @dataclass(frozen=True)
@@ -175,46 +207,57 @@ class NumpyKVCache:
     Args:
         blocks: [num_blocks, bytes_per_block].
         layouts: of all layers; of recurrent ones their states.
+        open_keys: by group and start of a layout, where the format has them.
     """
 
     blocks: npt.NDArray[np.uint8]
     layouts: Sequence[LayerLayout | NumpyStateLayer]
+    open_keys: Mapping[tuple[int, int], OpenKeys]
 
     @cached_property
     def layers(self) -> tuple[NumpyKVLayer | NumpyStateLayer, ...]:
         return tuple(
-            each if isinstance(each, NumpyStateLayer) else each.over(self.blocks)
+            each
+            if isinstance(each, NumpyStateLayer)
+            else each.over(self.blocks, self.open_keys.get((each.group, each.start)))
             for each in self.layouts
         )
 
     @property
     def num_bytes(self) -> int:
-        return self.blocks.nbytes + sum(array.nbytes for array in self._state_arrays())
+        return self.blocks.nbytes + sum(array.nbytes for array in self._slot_arrays())
 
     def copy_state(self, source_slot: int, target_slot: int) -> None:
-        for array in self._state_arrays():
+        for array in self._slot_arrays():
             array[target_slot] = array[source_slot]
 
     @property
     def bytes_per_state(self) -> int:
-        return sum(array[0].nbytes for array in self._state_arrays())
+        return sum(array[0].nbytes for array in self._slot_arrays())
 
     def read_state(self, slot: int) -> BlockBytes:
-        parts = [array[slot].reshape(-1).view(np.uint8) for array in self._state_arrays()]
+        parts = [array[slot].reshape(-1).view(np.uint8) for array in self._slot_arrays()]
         return np.concatenate(parts)
 
     def write_state(self, slot: int, data: BlockBytes) -> None:
         assert data.shape == (self.bytes_per_state,)
         start = 0
-        for array in self._state_arrays():
+        for array in self._slot_arrays():
             own = array[slot]
             part = data[start : start + own.nbytes]
             own[:] = part.copy().view(own.dtype).reshape(own.shape)
             start += own.nbytes
 
-    def _state_arrays(self) -> list[HostArray]:
+    def read_open_keys(self, slot: int, layer: int, group: int) -> HostArray:
+        layout = self.layouts[layer]
+        assert isinstance(layout, LayerLayout)
+        kept = self.open_keys[layout.group, layout.start].slots[slot, group % OPEN_GROUPS]
+        return np.asarray(kept[..., : layout.head_dim], np.float32)
+
+    def _slot_arrays(self) -> list[npt.NDArray[Any]]:
         states = (each for each in self.layouts if isinstance(each, NumpyStateLayer))
-        return [array for layer in states for array in (layer.rows, layer.matrices)]
+        arrays = [array for layer in states for array in (layer.rows, layer.matrices)]
+        return arrays + [each.slots for each in self.open_keys.values()]
 
     @property
     def bytes_per_block(self) -> int:
@@ -245,12 +288,16 @@ def make_numpy_kv_cache(
     config: ModelConfig,
     num_blocks: int,
     block_size: int,
-    make_halves: MakeHalves,
+    dtype: str,
     num_state_slots: int,
     compute_dtype: npt.DTypeLike,
 ) -> NumpyKVCache:
-    """A cache of zeros for all layers of `config`; states have the dtype `compute_dtype`."""
-    places = _layouts(config, block_size, make_halves)
+    """A cache of zeros for all layers of `config`; states have the dtype `compute_dtype`.
+
+    Raises:
+        ValueError: there is no such `dtype`, or a block has a part of a group of positions.
+    """
+    places = _layouts(config, block_size, rows_of_format(dtype, compute_dtype))
     bytes_per_block = max(layout.end for layout in places if layout is not None)
     layouts: list[LayerLayout | NumpyStateLayer] = []
     for layer, layout in zip(config.layers, places, strict=True):
@@ -264,7 +311,22 @@ def make_numpy_kv_cache(
         layouts.append(
             NumpyStateLayer(np.zeros(rows, compute_dtype), np.zeros(matrices, compute_dtype))
         )
-    return NumpyKVCache(np.zeros((num_blocks, bytes_per_block), np.uint8), layouts)
+    blocks = np.zeros((num_blocks, bytes_per_block), np.uint8)
+    return NumpyKVCache(blocks, layouts, _open_keys(places, find_kv_format(dtype), num_state_slots))
+
+
+def _open_keys(
+    places: Sequence[LayerLayout | None], kv_format: KVFormat, num_slots: int
+) -> dict[tuple[int, int], OpenKeys]:
+    if kv_format.open_positions == 0:
+        return {}
+    return {
+        (each.group, each.start): OpenKeys.zeros(
+            kv_format.keys, num_slots, each.num_kv_heads, each.head_dim
+        )
+        for each in places
+        if each is not None
+    }
 
 
 def numpy_kv_bytes_per_block(config: ModelConfig, block_size: int, make_halves: MakeHalves) -> int:
@@ -287,7 +349,7 @@ def _layouts(
             shape = block_size, attention.num_kv_heads, attention.head_dim
             make_keys, make_values = make_halves
             halves = make_keys(*shape), make_values(*shape)
-            own.append(LayerLayout(number, start, halves, attention.num_kv_heads, block_size))
+            own.append(LayerLayout(number, start, halves, *shape[1:], block_size))
             start = own[-1].end
         of_groups.append(own)
     return [

@@ -11,8 +11,8 @@ bits nine scales are tried; the one whose codes have the smallest squared error 
 Rounding is to nearest even, in f32. A group of less than 2^-100 is zero. One that is not finite has an
 infinite scale and codes 0: it is seen, as NaN, in everything that reads it.
 
-Keys, and values of 4 bits, are those of the head after a Hadamard rotation: one large number then spreads over
-its group (QuaRot, arXiv 2404.00456).
+Keys of 8 bits and values of 4 are those of the head after a Hadamard rotation: one large number then spreads over
+its group (QuaRot, arXiv 2404.00456). Keys of 4 bits: `numpy_dimension_codes.py`.
 """
 
 from dataclasses import dataclass
@@ -76,13 +76,16 @@ class CodeRows:
 
     def write(self, slots: Slots, x: HostArray) -> None:
         codes, scales = quantize_rows(x, self.format)
-        self.codes[slots] = codes if self.format.bits == 8 else _pack(codes)
+        if self.format.bits == 8:
+            self.codes[slots] = codes
+        else:
+            self.codes[slots] = pack_nibbles((codes + 8).astype(np.uint8))
         self.scales[slots] = scales
 
     def read(self, slots: Slots) -> Floats:
         codes = self.codes[slots]
         if self.format.bits == 4:
-            codes = _unpack(codes)
+            codes = unpack_nibbles(codes).astype(np.int8) - np.int8(8)
         return restore_rows(codes, self.scales[slots], self.format, self.head_dim)
 
 
@@ -108,7 +111,7 @@ def quantize_rows(
     extreme = np.where(is_finite & ~is_zero, extreme, np.float32(1))
     finite = np.where(is_finite, grouped, 0)
     if number_format.bits == 8:
-        scale = _away_from_zero(np.abs(extreme) / np.float32(127))
+        scale = away_from_zero(np.abs(extreme) / np.float32(127))
     else:
         scale = _best_scale(finite, extreme)
     codes = _rounded(finite, scale, number_format.bits) * ~is_zero
@@ -158,7 +161,7 @@ def _best_scale(x: Floats, extreme: Floats) -> Floats:
     """Of groups x [..., 32]: [..., 1]."""
     best = error = None
     for code in EXTREME_CODES:
-        scale = _away_from_zero(extreme / np.float32(-code))
+        scale = away_from_zero(extreme / np.float32(-code))
         with np.errstate(over="ignore"):
             off = np.square(_rounded(x, scale, 4) * scale - x)
             for half in (16, 8, 4, 2, 1):  # in the order in which lanes of vectors are added
@@ -172,18 +175,17 @@ def _best_scale(x: Floats, extreme: Floats) -> Floats:
     return best
 
 
-def _away_from_zero(x: Floats) -> Floats:
+def away_from_zero(x: Floats) -> Floats:
     """Rounded to what a bf16 can hold, f32 still."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return np.asarray((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def _pack(codes: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-    """[..., numbers] codes of 4 bits -> [..., numbers / 2]."""
-    halves = (codes + 8).astype(np.uint8)
-    return np.asarray(halves[..., 0::2] | halves[..., 1::2] << 4)
+def pack_nibbles(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """[..., numbers] codes 0 .. 15 -> [..., numbers / 2]."""
+    return np.asarray(codes[..., 0::2] | codes[..., 1::2] << 4)
 
 
-def _unpack(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+def unpack_nibbles(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     halves = np.stack([packed & 15, packed >> 4], axis=-1)
-    return np.asarray(halves.reshape(*packed.shape[:-1], -1).astype(np.int8) - np.int8(8))
+    return np.asarray(halves.reshape(*packed.shape[:-1], -1))

@@ -228,9 +228,9 @@ class NumpyOps(Ops):
         return y
 
     def store_kv(
-        self, kv_layer: NumpyKVLayer, k: HostArray, v: HostArray, slot_mapping: IntArray
+        self, kv_layer: NumpyKVLayer, k: HostArray, v: HostArray, batch: ForwardBatch
     ) -> None:
-        kv_layer.write(k, v, slot_mapping)
+        kv_layer.write(k, v, batch)
 
     def paged_attention(
         self,
@@ -248,12 +248,13 @@ class NumpyOps(Ops):
             np.split(q * self.dtype(scale), batch.query_start[1:-1]),
             batch.seq_lens.tolist(),
             batch.block_tables[kv_layer.group],
+            batch.state_slots.tolist(),
             strict=True,
         )
         return np.concatenate(
             [
-                self._attend(rows, kv_layer, block_table, seq_len, sliding_window, softcap, sinks)
-                for rows, seq_len, block_table in requests
+                self._attend(rows, kv_layer, table, slot, seq_len, sliding_window, softcap, sinks)
+                for rows, seq_len, table, slot in requests
             ]
         )
 
@@ -262,6 +263,7 @@ class NumpyOps(Ops):
         q: HostArray,
         kv_layer: NumpyKVLayer,
         block_table: IntArray,
+        slot: int,
         seq_len: int,
         sliding_window: int | None,
         softcap: float | None,
@@ -287,8 +289,9 @@ class NumpyOps(Ops):
         for tile, queries in enumerate(tiles, first_tile):
             first_key, end = _first_key(tile, sliding_window), (tile + 1) * TILE
             keys = slice(first_key - start, end - start)
+            own_k = _with_own_group(k[keys], first_key, kv_layer, slot, tile * TILE)
             hidden = _hidden(np.arange(tile * TILE, end), np.arange(first_key, end), sliding_window)
-            outputs.append(_masked_attention(queries, k[keys], v[keys], hidden, softcap, sinks))
+            outputs.append(_masked_attention(queries, own_k, v[keys], hidden, softcap, sinks))
 
         by_head = np.array(outputs).reshape(num_tiles, num_heads, TILE, head_dim)
         by_row = by_head.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
@@ -342,6 +345,20 @@ def _softmax(scores: HostArray) -> HostArray:
 def _first_key(tile: int, sliding_window: int | None) -> int:
     """The first position that any row of the tile sees."""
     return 0 if sliding_window is None else max(0, tile * TILE - sliding_window + 1)
+
+
+def _with_own_group(
+    k: HostArray, first_key: int, kv_layer: NumpyKVLayer, slot: int, position: int
+) -> HostArray:
+    """Keys [S, K, D] from position `first_key` on, as the queries of the tile at `position` read them."""
+    own = kv_layer.read_own_group(slot, position)
+    if own is None:
+        return k
+    first, keys = own
+    known = slice(max(first_key - first, 0), first_key + len(k) - first)
+    replaced = np.array(k)
+    replaced[len(k) - (known.stop - known.start) :] = keys[known, :, : k.shape[-1]]
+    return replaced
 
 
 def _hidden(

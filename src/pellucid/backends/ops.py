@@ -42,7 +42,7 @@ class ForwardBatch:
     block_tables: IntArray  # [G, B, blocks of the longest], -1: no block, or one out of the window
     logits_indices: IntArray  # [R] rows of T
     state_slots: (
-        IntArray  # [B] where a request's recurrent states are; not read without such layers
+        IntArray  # [B] where a request's recurrent states and open keys are; not read without them
     )
     # [T, hidden] what the part of the model before this one has computed; of the first part None
     received: "RowSource | None" = field(default=None, kw_only=True)
@@ -72,9 +72,10 @@ class RowSource(Protocol):
 
 
 class KVCache(Protocol):
-    """The arrays of blocks and of slots of recurrent states, one handle per layer. Only ops read inside a block or
-    a state; all other code moves whole ones. A block holds keys and values of the layers of one group
-    (`kv_groups.py`)."""
+    """The arrays of blocks, and of slots of recurrent states and open keys, one handle per layer. Only ops read
+    inside a block or a slot; all other code moves whole ones. A block holds keys and values of the layers of one
+    group (`kv_groups.py`). Open keys are those of a sequence's two latest groups of positions, in bf16, group g
+    in place g % 2 (`KVFormat.open_positions`)."""
 
     @property
     def layers(self) -> Sequence[KVLayer | StateLayer]: ...
@@ -88,16 +89,16 @@ class KVCache(Protocol):
         ...
 
     def copy_state(self, source_slot: int, target_slot: int) -> None:
-        """Copies the states of all layers from slot `source_slot` to slot `target_slot`."""
+        """Copies states and open keys of all layers from slot `source_slot` to slot `target_slot`."""
         ...
 
     @property
     def bytes_per_state(self) -> int:
-        """Of the recurrent states of one sequence in all layers; 0: no layer has any."""
+        """Of the recurrent states and open keys of one sequence in all layers; 0: there are none."""
         ...
 
     def read_state(self, slot: int) -> BlockBytes:
-        """A copy of the contents of a slot of recurrent states, [bytes_per_state]."""
+        """A copy of the contents of a slot, [bytes_per_state]: states, then open keys."""
         ...
 
     def write_state(self, slot: int, data: BlockBytes) -> None:
@@ -126,8 +127,14 @@ class KVCache(Protocol):
         """Keys and values [block_size, K, D] of one layer, as attention reads them. From any thread.
 
         Args:
-            data: of `read_blocks`, for a block of the layer's group.
+            data: of `read_blocks`, for a block of the layer's group. Keys of a group that is not complete are any
+                numbers: `read_open_keys` has them.
         """
+        ...
+
+    def read_open_keys(self, slot: int, layer: int, group: int) -> HostArray:
+        """Keys [32, K, D] of the positions from 32 `group` on, as the slot has them for one layer: those of one of
+        the sequence's two latest groups. f32."""
         ...
 
 
@@ -370,11 +377,12 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, slot_mapping: IntArray) -> None:
-        """Writes k, v [T, K, D] into the slots of this layer, in the cache's format.
+    def store_kv(self, kv_layer: KVLayer, k: Array, v: Array, batch: ForwardBatch) -> None:
+        """Writes k, v [T, K, D] into `batch.slot_mapping` of this layer, in the cache's format.
 
-        Args:
-            slot_mapping: [G, T], as `ForwardBatch.slot_mapping`.
+        Keys that become codes a group of positions at a time (`KVFormat.open_positions`) are also kept in
+        bf16: those of the request's two latest groups in its slot, those of other groups of the step until the
+        next step. A step that begins within a group finds the group's earlier keys in the slot.
         """
 
     @abstractmethod
@@ -391,7 +399,8 @@ class Ops(ABC):
         """softmax(mask(cap(scale * q @ K.T))) @ V per request and head: [T, H, D] -> [T, H, D].
 
         A row at position p sees positions max(0, p - sliding_window + 1) .. p of its own request, read
-        from the cache through its block table. Query head h reads kv-head h // (H / K).
+        from the cache through its block table. Query head h reads kv-head h // (H / K). Of keys that become
+        codes a group at a time it reads its own group in bf16, and earlier ones as codes.
         cap(s) = softcap * tanh(s / softcap). `sinks` [H] are scores that take part in the softmax of their
         head and have no value (Xiao et al. 2023, attention sinks).
         """

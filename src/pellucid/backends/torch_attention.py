@@ -68,6 +68,9 @@ def attend(
     shape = (*queries.shape[:2], 1)
     fold = _Fold(q.new_full(shape, -torch.inf), q.new_zeros(shape), torch.zeros_like(queries))
     firsts = tiles.positions[:, :1]  # [C, 1]
+    own_groups = None
+    if kv_layer.open_keys is not None:
+        own_groups = kv_layer.open_keys.own_groups(tiles.slots, tiles.starts)[..., :head_dim]
     oldest = 0 if window is None else max(0, tiles.first - window + 1)
     for start in range(oldest // num_keys * num_keys, tiles.last + 1, num_keys):
         positions = start + torch.arange(num_keys, device=q.device)
@@ -77,12 +80,15 @@ def attend(
         if window is not None:
             is_read = is_read & (firsts - positions < window)
             is_hidden = is_hidden | (distances >= window)
+        keys, values = kv_layer.read(tables, start, num_keys)
+        if own_groups is not None:
+            keys = _with_own_groups(keys, start, firsts, own_groups)
         # What no row sees may be the contents of another request's block, which may be NaN.
         k, v = (
             torch.where(is_read[..., None, None], half, half.new_zeros(()))
             .transpose(1, 2)
             .flatten(0, 1)
-            for half in kv_layer.read(tables, start, num_keys)
+            for half in (keys, values)
         )
         scores = capped(torch.bmm(queries, k.transpose(1, 2)), softcap)
         by_head = scores.reshape(num_tiles, num_heads, TILE, num_keys)
@@ -96,6 +102,18 @@ def attend(
         fold = _Fold(peak, fold.total * share + torch.exp(own - peak), fold.values * share)
     by_tile = (fold.values / fold.total).reshape(num_tiles, num_heads, TILE, head_dim)
     return by_tile.transpose(1, 2)
+
+
+def _with_own_groups(keys: Tensor, start: int, firsts: Tensor, own_groups: Tensor) -> Tensor:
+    """Keys [C, keys, K, D] of positions from `start` on, as queries from positions `firsts` [C, 1] on read them: those
+    of their own group of positions are `own_groups` [C, 32, K, D]. A range has whole groups."""
+    size = own_groups.shape[1]
+    begins = firsts // size * size - start
+    is_here = (begins >= 0) & (begins < keys.shape[1])
+    # Where the group is in another range, the first keys stay as they are.
+    places = torch.where(is_here, begins, 0) + torch.arange(size, device=keys.device)
+    own = torch.where(is_here[..., None, None], own_groups, keys[:, :size])
+    return keys.scatter(1, places[..., None, None].expand_as(own), own)
 
 
 def _folded(fold: _Fold, scores: Tensor, v: Tensor) -> _Fold:

@@ -1,6 +1,6 @@
 """A step's batch with its arrays on a device, made once for all layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.torch_memory import indices, to_device
+from pellucid.backends.torch_open_keys import StepGroups, groups_of_step
 from pellucid.facts.model_config import RopeConfig
 
 TILE = 16  # positions whose queries go through a product together; tiles start at multiples of it
@@ -26,6 +27,8 @@ class QueryTiles(NamedTuple):
         positions: [C, TILE] of the queries.
         ends: [C] keys before them are seen by a query of the tile.
         rows: [C, TILE] of the step; T where a position is not in the step.
+        slots: [C] of the requests.
+        starts: [C] positions of the first queries.
         first, last: positions of the first and the last query.
     """
 
@@ -33,6 +36,8 @@ class QueryTiles(NamedTuple):
     positions: Tensor
     ends: Tensor
     rows: Tensor
+    slots: Sequence[int]
+    starts: Sequence[int]
     first: int
     last: int
 
@@ -63,6 +68,11 @@ class TorchBatch(ForwardBatch):
     def tables(self) -> Tensor:
         """[G, B, blocks]."""
         return indices(self.block_tables, self.device)
+
+    @cached_property
+    def step_groups(self) -> StepGroups:
+        """Of a format whose keys become codes in groups of positions."""
+        return groups_of_step(self, self.device)
 
     @cached_property
     def _rotations(self) -> dict[RopeConfig, tuple[Tensor, Tensor]]:
@@ -99,6 +109,8 @@ class TorchBatch(ForwardBatch):
                 indices(positions, self.device),
                 indices(ends, self.device),
                 indices(rows, self.device),
+                self.state_slots[requests].tolist(),
+                firsts.tolist(),
                 int(arrays[1].min()),
                 int(arrays[2].max()) - 1,
             )

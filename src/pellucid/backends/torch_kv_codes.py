@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from pellucid.backends.numpy_dimension_codes import MOST_CODE
 from pellucid.backends.numpy_kv_codes import EXTREME_CODES, ROTATE_BACK, ROTATE_IN, SMALLEST
-from pellucid.facts.kv_formats import NumberFormat
+from pellucid.facts.kv_formats import GROUP_POSITIONS, NumberFormat
 
 
 def quantize_rows(x: Tensor, number_format: NumberFormat) -> tuple[Tensor, Tensor]:
@@ -34,7 +35,7 @@ def restore_rows(
 ) -> Tensor:
     """The numbers [..., K, D] in f32 that stored codes and scales [..., K, groups] stand for."""
     if number_format.bits == 4:
-        codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2).to(torch.int8) - 8
+        codes = _nibbles(codes).to(torch.int8) - 8
     width = codes.shape[-1] // number_format.num_groups(head_dim)
     by_dim = scales.float().repeat_interleave(width, dim=-1)
     numbers = codes.float() * by_dim
@@ -46,8 +47,42 @@ def restore_rows(
 def _stored(codes: Tensor, number_format: NumberFormat) -> Tensor:
     if number_format.bits == 8:
         return codes.to(torch.int8)
-    halves = (codes + 8).to(torch.uint8)
-    return halves[..., 0::2] | halves[..., 1::2] << 4
+    return _packed((codes + 8).to(torch.uint8))
+
+
+def quantize_groups(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """As `numpy_dimension_codes.DimensionCodes` stores keys [G, 32, K, numbers] in bf16, padded: codes
+    [G, 32, K, numbers / 2], and bf16 scales and minimums [G, 2, K, numbers]."""
+    keys = keys.float()
+    one, none = keys.new_ones(()), keys.new_zeros(())
+    least = keys.amin(dim=1)
+    spread = keys.amax(dim=1) - least
+    is_finite = torch.isfinite(spread)
+    has_codes = is_finite & (spread >= float(SMALLEST))
+    scales = _away_from_zero(torch.where(has_codes, spread, one) / MOST_CODE)
+    finite = torch.where(has_codes[:, None], keys, none)
+    steps = (finite - torch.where(has_codes, least, none)[:, None]) * (1 / scales)[:, None]
+    minimums = torch.where(is_finite, least, torch.nan)
+    factors = torch.stack((torch.where(has_codes, scales, none), minimums), dim=1)
+    return _packed(torch.round(steps).to(torch.uint8)), factors.to(torch.bfloat16)
+
+
+def restore_groups(codes: Tensor, factors: Tensor, head_dim: int) -> Tensor:
+    """The numbers [..., positions, K, D] in f32 of codes [..., positions, K, numbers / 2] with scales and minimums
+    [..., groups, 2, K, numbers]."""
+    grouped = _nibbles(codes).unflatten(-3, (-1, GROUP_POSITIONS)).float()
+    scales, minimums = factors.float().unsqueeze(-4).unbind(-3)
+    numbers = grouped * scales + minimums
+    return numbers.flatten(-4, -3)[..., :head_dim]
+
+
+def _packed(codes: Tensor) -> Tensor:
+    """Two codes of 4 bits to a byte, the even one in the low half."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
 
 
 def _rotated(x: Tensor, factor: float) -> Tensor:

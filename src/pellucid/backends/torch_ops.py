@@ -238,10 +238,8 @@ class TorchOps(Ops):
             y[rows] = y[rows] + weights[rows, expert, None] * inner
         return y
 
-    def store_kv(
-        self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, slot_mapping: IntArray | Tensor
-    ) -> None:
-        kv_layer.write(k, v, indices(slot_mapping, self.device))
+    def store_kv(self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
+        kv_layer.write(k, v, TorchBatch.of(batch, self.device))
 
     def paged_attention(
         self,

@@ -11,7 +11,7 @@ from pellucid.backends.base import JoinedHandle
 from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu_weights import CpuStack
 from pellucid.backends.native import Indices, LinearWeights, RowSet
-from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
+from pellucid.backends.ops import ForwardBatch, HostArray, Ops
 from pellucid.backends.row_table import TableInFile
 from pellucid.backends.tracing import (
     BufferView,
@@ -202,7 +202,7 @@ class TracedOps(Ops):
             accumulate=partial(emit, add_to_y=True),
         )
 
-    def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, slot_mapping: IntArray) -> None:
+    def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, batch: ForwardBatch) -> None:
         num_kv_heads, head_dim = k.shape
         k.trace.record_effect(
             "store_kv",

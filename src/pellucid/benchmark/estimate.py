@@ -10,7 +10,7 @@ from pellucid.benchmark.planned_model import PlannedModel
 from pellucid.benchmark.step_work import Step, model_work, steps_of
 from pellucid.benchmark.workloads import Prefill
 from pellucid.facts import formulas
-from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.kv_groups import block_needs, open_key_bytes
 from pellucid.facts.model_config import ModelConfig
 from pellucid.memory.engine_plan import EnginePlan, max_model_len
 
@@ -39,6 +39,7 @@ _FORMULAS: Mapping[str, tuple[str, str]] = {
     "kv_bytes_per_token": ("B", "sum over layers of 2 * Hkv * d * b"),
     "kv_blocks_per_request": ("", "ceil(n / s)"),
     "state_bytes_per_request": ("B", "sum over recurrent layers of 4 * numbers of a state"),
+    "open_key_bytes_per_request": ("B", "sum over layers of 2 * 32 * Hkv * d * 2"),
     "kv_bytes_per_request": ("B", "blocks * bytes of a block"),
     "kv_bytes_batch": ("B", "B * bytes of a request"),
     "kv_blocks": ("", _KV_BLOCKS),
@@ -187,7 +188,7 @@ def _active_parameters(model: ModelConfig) -> int:
 
 
 def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
-    """What a request holds of the KV cache and of recurrent states."""
+    """What a request holds of the KV cache, of recurrent states and of open keys."""
     settings, config = model.settings, model.config
     position = formulas.kv_position_bytes(config, settings.kv_cache_dtype)
     sheet.count(
@@ -212,17 +213,23 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     if states:
         recurrent = sum(layer.recurrence is not None for layer in config.layers)
         sheet.count("state_bytes_per_request", states, layers=recurrent)
+    open_keys = open_key_bytes(config, settings.kv_cache_dtype)
+    if open_keys:
+        sheet.count("open_key_bytes_per_request", open_keys, layers=len(config.attentions))
     block_bytes = model.models.model.backend.kv_bytes_per_block(
         config, settings.block_size, settings.kv_cache_dtype
     )
+    parts = ["blocks * bytes of a block"]
+    parts += [name for name, size in (("states", states), ("open keys", open_keys)) if size]
     per_request = sheet.count(
         "kv_bytes_per_request",
-        blocks * block_bytes + states,
+        blocks * block_bytes + states + open_keys,
         blocks=blocks,
         block_bytes=block_bytes,
         states=states,
-        by_formula=work.num_positions * position + states,
-        **({"formula": "blocks * bytes of a block + states"} if states else {}),
+        open_keys=open_keys,
+        by_formula=work.num_positions * position + states + open_keys,
+        **({"formula": " + ".join(parts)} if len(parts) > 1 else {}),
     )
     sheet.count("kv_bytes_batch", work.batch * per_request, B=work.batch)
 

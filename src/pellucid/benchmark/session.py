@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.backends.ops import KVCache, Ops
+from pellucid.backends.ops import ForwardBatch, IntArray, KVCache, Ops
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement
 from pellucid.benchmark.workloads import Prefill, Workload
@@ -15,6 +15,7 @@ from pellucid.engine.engine_core import EngineCore, Judge
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.execution.sampler import Sampler
 from pellucid.facts import formulas
+from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
@@ -24,6 +25,7 @@ from pellucid.memory.memory_plan import MemoryPlan
 from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.open_keys import OpenSlots
 from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest
@@ -31,7 +33,7 @@ from pellucid.scheduling.state_pool import StatePool
 from pellucid.speculation.speculation import make_speculation
 
 NUM_WARM_UP_STEPS = 2  # of a decode; a prompt is run whole, for its scratch memory is its own
-FILL_POSITIONS = 1024  # stored at a time
+FILL_POSITIONS = 512  # stored at a time
 
 OnRun = Callable[[int, int], None]  # (runs done, runs in all)
 
@@ -96,7 +98,7 @@ class Session:
             margin=0,
             available=self._model.backend.available_memory(),
             decided_by="workloads",
-            states=(self._num_slots + self._num_spares) * formulas.state_bytes(self._model.config),
+            states=(self._num_slots + self._num_spares) * self.kv_cache.bytes_per_state,
         )
 
     def measure(
@@ -165,9 +167,12 @@ class Session:
             if is_prefill
             else workload.batch * max(prompt_length, 1 + self._config.num_draft_tokens)
         )
-        state_pool = None
+        state_pool = open_slots = None
+        group_positions = find_kv_format(self._config.kv_cache_dtype).open_positions
         if self._model.config.states:
             state_pool = StatePool(self._num_slots, num_spares=self._num_spares)
+        elif group_positions:
+            open_slots = OpenSlots(self._num_slots, group_positions)
         scheduler = Scheduler(
             KVCacheManager(
                 BlockPool(self._kv_plan.num_blocks),
@@ -176,6 +181,7 @@ class Session:
                 windows=self._kv_plan.block_needs.windows,
                 max_chunk=budget,
                 state_pool=state_pool,
+                open_slots=open_slots,
             ),
             self._events,
             max_num_seqs=workload.batch,
@@ -244,6 +250,23 @@ def _fill(ops: Ops, kv_cache: KVCache, config: ModelConfig, num_slots: int) -> N
         k, v = (ops.from_host(rng.standard_normal(shape, np.float32)) for _ in range(2))
         for start in range(0, num_slots, FILL_POSITIONS):
             slots = np.arange(start, min(start + FILL_POSITIONS, num_slots), dtype=np.int64)
-            ops.store_kv(
-                kv_layer, k[: len(slots)], v[: len(slots)], np.tile(slots, (num_groups, 1))
-            )
+            batch = _batch_of_one(np.tile(slots, (num_groups, 1)))
+            ops.store_kv(kv_layer, k[: len(slots)], v[: len(slots)], batch)
+
+
+def _batch_of_one(slot_mapping: IntArray) -> ForwardBatch:
+    """A request whose first tokens go into these slots [G, T]."""
+    num_groups, num_tokens = slot_mapping.shape
+    positions, first = np.arange(num_tokens), np.zeros(1, np.int64)
+    return ForwardBatch(
+        token_ids=np.zeros(num_tokens, np.int64),
+        positions=positions,
+        rope_lens=positions + 1,
+        slot_mapping=slot_mapping,
+        query_start=np.array([0, num_tokens]),
+        seq_lens=np.array([num_tokens]),
+        # As many columns as blocks of any size need; storing reads none of them.
+        block_tables=np.zeros((num_groups, 1, num_tokens), np.int64),
+        logits_indices=first,
+        state_slots=first,
+    )

@@ -38,6 +38,7 @@ ROWS = (
     Row("parameters", "parameters", _count),
     Row("weights", "weight_bytes", num_bytes),
     Row("states of a request", "state_bytes_per_request", num_bytes),
+    Row("open keys of a request", "open_key_bytes_per_request", num_bytes),
     Row("KV cache of a request", "kv_bytes_per_request", num_bytes),
     Row("KV cache of all", "kv_bytes_batch", num_bytes),
     Row("blocks of the KV cache", "kv_blocks", _count),

@@ -177,14 +177,14 @@ class EngineCore:
 
     def _save_blocks(self) -> None:
         """Saves the blocks that `Scheduler.update` has listed. An error is logged: prompts whose blocks are not
-        saved are computed again. Recurrent states, which are copied as well, are undefined then: the next step
-        ends all requests.
+        saved are computed again. Recurrent states and open keys, which are copied as well, are undefined then: the
+        next step ends all requests.
         """
         try:
             self.model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.states is not None:
+            if self._kv_cache_manager.has_slots:
                 self._kv_cache_manager.lost_by = error
 
     def _notice_loss(self, elsewhere: PartsElsewhere) -> None:

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.numpy_dimension_codes import round_group
 from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
 from pellucid.backends.ops import BlockBytes, HostArray, KVCache, Ops
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
@@ -28,7 +29,7 @@ from pellucid.execution.forward_batch import build_forward_batch
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
-from pellucid.facts.kv_formats import NumberFormat, find_kv_format
+from pellucid.facts.kv_formats import GROUP_POSITIONS, NumberFormat, find_kv_format
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
@@ -87,7 +88,8 @@ class BlockContents:
     v: HostArray
 
     def rounded(self, bits: int) -> tuple[HostArray, HostArray]:
-        """Keys and values as a cache of 8 or 4 bits would hold them."""
+        """Keys and values as a cache of 8 or 4 bits would hold them. Keys of 4 bits, whose dimensions have scales over
+        positions, are rounded as if the group of the last ones ended with them."""
         keys, values = find_kv_format(f"int{bits}").halves
         return _rounded(self.k, keys), _rounded(self.v, values)
 
@@ -175,6 +177,7 @@ class SeenAttention:
     calls: Mapping[int, AttentionCall]
     cost: Recomputed
     _blocks: Mapping[int, Sequence[BlockBytes]]  # of each of these layers
+    _own_groups: Mapping[int, HostArray]  # of each layer; empty: the format has no open keys
     _num_positions: int
     _unpack: Callable[[BlockBytes, int], tuple[HostArray, HostArray]]
 
@@ -183,6 +186,9 @@ class SeenAttention:
         backend computed: the largest difference over the largest number of the output."""
         halves = [self._unpack(data, layer) for data in self._blocks[layer]]
         k, v = (np.concatenate(half)[: self._num_positions] for half in zip(*halves, strict=True))
+        if (own := self._own_groups.get(layer)) is not None:
+            begin = (len(k) - 1) // len(own) * len(own)
+            k[begin:] = own[: len(k) - begin]
         call = self.calls[layer]
         weights = attention_weights(call, k)
         difference = np.abs(attention_output(weights, v) - call.output).max()
@@ -218,6 +224,10 @@ class Inspector:
     @property
     def _cache(self) -> KVCache:
         return self._runner.kv_cache
+
+    @property
+    def _open_positions(self) -> int:
+        return find_kv_format(self.config.kv_cache_dtype).open_positions
 
     def prefix_tree(self) -> list[PrefixNode]:
         """All sealed blocks, in order of their ids; the hash of its parent says what a block follows."""
@@ -260,18 +270,25 @@ class Inspector:
             layers = [i for i, place in self._places.items() if place.group in groups]
             raise ValueError(f"layer={layer}: block {block_id} holds layers {layers}")
         token_ids: tuple[int, ...] = ()
+        first = None  # the owner that has computed most of it, if it is not sealed
         if block.key is not None:
             token_ids = block.key.token_ids
-        else:  # as far as the owner that has computed most of it
+        else:
             size = self._manager.block_size
             for table, index in owners:
                 request = table.request
                 end = min(request.num_computed_tokens, (index + 1) * size)
                 own = tuple(request.token_ids(index * size, end)) if end > index * size else ()
-                token_ids = max(token_ids, own, key=len)
+                if len(own) > len(token_ids):
+                    token_ids, first = own, request
         (contents,) = self._cache.read_blocks([block_id])
         k, v = self._cache.unpack_block(contents, layer)
         filled = len(token_ids)
+        if first is not None and (size := self._open_positions) and filled % size:
+            begin = filled // size * size
+            group = first.num_computed_tokens // size
+            open_keys = self._cache.read_open_keys(self._manager.state_slot(first), layer, group)
+            k[begin:filled] = open_keys[: filled - begin]
         return BlockContents(
             block_id,
             layer,
@@ -323,11 +340,18 @@ class Inspector:
             batch = build_forward_batch([scheduled], [tables], self._manager.block_size)
             decoder.forward(self.model.backend.batch(batch), self._cache)
             blocks = [self._read_blocks(table) for table in tables]
+            own_groups = {}
+            if size := self._open_positions:
+                slot, group = scheduled.state_slot, (request.num_tokens - 1) // size
+                own_groups = {
+                    layer: self._cache.read_open_keys(slot, layer, group) for layer in self._places
+                }
             cost = _cost(scheduled, time.perf_counter() - started)
         return SeenAttention(
             dict(zip(self._places, capture.calls, strict=True)),
             cost,
             {layer: blocks[place.group] for layer, place in self._places.items()},
+            own_groups,
             request.num_tokens,
             self._cache.unpack_block,
         )
@@ -367,6 +391,7 @@ class Inspector:
             if manager.num_missing_blocks(request, request.num_tokens):
                 # Without their number: it would tell what other callers have
                 raise NoBlocksError("looking at this token needs more free blocks; try again later")
+            self._scheduler.free_slot(request)
             start = request.num_computed_tokens = manager.admit(plan).num_tokens
             num_rows = request.num_tokens - start
             try:
@@ -396,5 +421,8 @@ def _cost(scheduled: ScheduledRequest, seconds: float) -> Recomputed:
 
 
 def _rounded(x: HostArray, number_format: NumberFormat) -> HostArray:
+    if number_format.is_by_dimension:
+        groups = [x[start : start + GROUP_POSITIONS] for start in range(0, len(x), GROUP_POSITIONS)]
+        return np.concatenate([*map(round_group, groups), x[:0]])
     codes, scales = quantize_rows(x, number_format)
     return restore_rows(codes, scales, number_format, x.shape[-1])

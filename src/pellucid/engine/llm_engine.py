@@ -435,6 +435,7 @@ def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) 
         storage.plan.memory.block_needs.windows,
         config.max_num_batched_tokens,
         storage.plan.cache.state_pool(),
+        open_slots=storage.plan.cache.open_slots,
     )
     return Scheduler(
         manager,
@@ -464,6 +465,7 @@ def _make_draft_model(
         windows=[group.window for group in kv_groups(draft.config)],
         max_chunk=config.max_num_batched_tokens,
         state_pool=plan.state_pool(),
+        open_slots=plan.open_slots,
     )
     return DraftModel(
         ModelRunner(draft.decoder, storage.draft_kv_cache, config.block_size, Sampler()),

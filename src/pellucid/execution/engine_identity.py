@@ -6,6 +6,7 @@ from functools import cached_property
 
 from pellucid import __version__
 from pellucid.backends.base import Backend
+from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 
@@ -34,8 +35,10 @@ class EngineIdentity:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that differ if any of the attributes differs: the fingerprint of blocks on disk."""
-        return hashlib.sha256(repr(asdict(self)).encode()).digest()
+        """32 bytes that differ if any of the attributes differs, or how the KV format stores numbers: the fingerprint
+        of blocks on disk."""
+        facts = asdict(self), find_kv_format(self.kv_cache_dtype)
+        return hashlib.sha256(repr(facts).encode()).digest()
 
     @property
     def id(self) -> str:

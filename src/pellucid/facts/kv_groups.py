@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pellucid.facts.formulas import BlockNeeds
+from pellucid.facts.kv_formats import OPEN_GROUPS, find_kv_format
 from pellucid.facts.model_config import ModelConfig
 
 # More groups need less padding in blocks, but each group costs one block table more for each request.
@@ -101,6 +102,47 @@ def kv_places(config: ModelConfig, groups: Sequence[KVGroup]) -> tuple[KVPlace |
     return tuple(
         places.get(index if source is None else source) for index, source in enumerate(sources)
     )
+
+
+def shares_layers(config: ModelConfig) -> bool:
+    """Whether layers read keys and values of a layer before them."""
+    return any(each.shared_kv_layer is not None for each in config.attentions)
+
+
+def open_key_bytes(config: ModelConfig, dtype: str) -> int:
+    """Bytes of a slot of open keys, those of the latest groups of a sequence in all layers; 0 for formats without.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    return OPEN_GROUPS * sum(_open_group_bytes(config, dtype))
+
+
+def open_area_bytes(config: ModelConfig, dtype: str, max_step_tokens: int) -> int:
+    """Bytes of the area for keys of a step's groups that no slot keeps. Layers use it one after another; where
+    later layers read an earlier one's keys, each layer has its own.
+
+    Args:
+        max_step_tokens: tokens of a step.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    sizes = _open_group_bytes(config, dtype)
+    positions = find_kv_format(dtype).open_positions
+    if positions == 0:
+        return 0
+    return max_step_tokens // positions * (sum(sizes) if shares_layers(config) else max(sizes))
+
+
+def _open_group_bytes(config: ModelConfig, dtype: str) -> list[int]:
+    """Of a group's keys in bf16, in each layer that has its own."""
+    kv_format = find_kv_format(dtype)
+    own = (each for each in config.attentions if each.shared_kv_layer is None)
+    return [
+        2 * kv_format.open_positions * each.num_kv_heads * kv_format.keys.num_numbers(each.head_dim)
+        for each in own
+    ]
 
 
 def _batches(layers: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:

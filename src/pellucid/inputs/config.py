@@ -39,7 +39,8 @@ class EngineConfig(CheckedFields):
         experts: "memory" keeps the matrices of all experts in memory. "mapped" puts them into a temporary file
             on disk; the system keeps in memory what steps read, as far as memory allows.
         kv_cache_dtype: format of keys and values in the cache; "int8,int4" stores keys in int8 and values in int4.
-        block_size: tokens per KV block.
+        block_size: tokens per KV block: 16, 32, 64 or 128; not 16 with keys in int4, which become codes in groups of 32
+            positions.
         max_num_seqs: most requests in one step; 1..65,536.
         max_num_batched_tokens: most tokens in one step; longer prompts are split. 1..1,048,576.
         max_model_len: most tokens of prompt and output together, at least 2; None is the model's limit.
@@ -123,6 +124,11 @@ class EngineConfig(CheckedFields):
         if type(size) is bool or not isinstance(size, Integral) or size not in BLOCK_SIZES:
             refuse("block_size", size, f"one of {', '.join(map(str, BLOCK_SIZES))}")
         self._normalise("block_size", int(size))
+        if self.block_size not in (allowed := block_sizes(self.kv_cache_dtype)):
+            raise ValueError(
+                f"block_size={self.block_size}: must be one of {', '.join(map(str, allowed))} with"
+                f" kv_cache_dtype={self.kv_cache_dtype!r}, whose keys become codes in groups of {allowed[0]} positions"
+            )
         self._check_integers(_SIZES)
         self._check_integers(_OPTIONAL_SIZES, optional=True)
         share = _SHARE.real("memory_utilization", self.memory_utilization)
@@ -186,6 +192,7 @@ _NAMES = (
 _STORE_ADDRESS = re.compile(r"rediss?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/\d{1,5})?")
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
+_SIZES_OF_WHOLE_GROUPS = {"int4": (32, 64, 128)}  # by kv_cache_dtype
 _CHOICES = {
     "backend": ("auto", "numpy", "cpu", "torch"),
     "device": ("auto", "cuda", "xpu", "mps", "cpu"),
@@ -210,6 +217,16 @@ _OPTIONAL_SIZES = {
     "num_threads": Interval(1, 1 << 16),
 }
 _SHARE = Interval(0, 1, above_low=True)
+
+
+def block_sizes(kv_cache_dtype: str) -> tuple[int, ...]:
+    """The block sizes that a format of the KV cache can have."""
+    return _SIZES_OF_WHOLE_GROUPS.get(kv_cache_dtype, BLOCK_SIZES)
+
+
+def fitting_block_size(block_size: int, kv_cache_dtype: str) -> int:
+    """`block_size`, or the least that a format of the KV cache can have if that is larger."""
+    return max(block_size, min(block_sizes(kv_cache_dtype)))
 
 
 def _checked_name(name: str, value: object) -> str | None:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from pellucid.backends.base import Backend
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.facts.formulas import state_bytes
-from pellucid.facts.kv_groups import block_needs
+from pellucid.facts.kv_formats import find_kv_format
+from pellucid.facts.kv_groups import block_needs, open_key_bytes
 from pellucid.facts.model_config import ModelConfig
-from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.config import EngineConfig, block_sizes
 from pellucid.memory.memory_plan import (
     MemoryNeeds,
     MemoryPlan,
@@ -20,6 +21,7 @@ from pellucid.memory.memory_plan import (
     limit_blocks,
     plan_memory,
 )
+from pellucid.scheduling.open_keys import OpenSlots
 from pellucid.scheduling.state_pool import StatePool
 
 LOGIT_BYTES = 4
@@ -64,7 +66,7 @@ class EngineModels:
 
 
 class StateSlots(NamedTuple):
-    """How many slots of recurrent states there are.
+    """How many slots of recurrent states there are. Each has room for the open keys of its sequence, too.
 
     Attributes:
         requests: for requests.
@@ -84,15 +86,17 @@ class CachePlan:
     Args:
         num_blocks: of all groups.
         state_slots: of recurrent states; None: the model has none.
+        open_slots: of open keys alone; None: the format has none, or the model has recurrent states.
     """
 
     num_blocks: int
     state_slots: StateSlots | None
+    open_slots: OpenSlots | None = None
 
     @property
     def num_states(self) -> int:
         """Slots that the arrays have, at least one."""
-        return 1 if self.state_slots is None else sum(self.state_slots)
+        return max(1, _num_slots(self.state_slots, self.open_slots))
 
     def state_pool(self) -> StatePool | None:
         """The scheduler's record of the slots of recurrent states; None: the model has none."""
@@ -123,7 +127,7 @@ class EnginePlan:
         stages = self.models.model.elsewhere
         if not stages:
             return {}
-        num_states = 0 if self.cache.state_slots is None else sum(self.cache.state_slots)
+        num_states = _num_slots(self.cache.state_slots, self.cache.open_slots)
         plans = {
             stage.name: replace(
                 self.memory,
@@ -195,7 +199,7 @@ def plan_engine(config: EngineConfig, models: EngineModels, available: int | Non
     draft_cache = None
     if needs.draft is not None:
         num_draft_blocks = ceil(plan.num_blocks * needs.draft_blocks_per_block(longest))
-        draft_cache = CachePlan(num_draft_blocks, needs.draft.state_slots)
+        draft_cache = CachePlan(num_draft_blocks, needs.draft.state_slots, needs.draft.open_slots)
         # The draft model's cache counts as scratch.
         plan = replace(
             plan,
@@ -205,7 +209,7 @@ def plan_engine(config: EngineConfig, models: EngineModels, available: int | Non
     return EnginePlan(
         models,
         plan,
-        CachePlan(plan.num_blocks, needs.own.state_slots),
+        CachePlan(plan.num_blocks, needs.own.state_slots, needs.own.open_slots),
         draft_cache,
         needs.max_pending_blocks,
         needs.max_extra_logits,
@@ -219,7 +223,8 @@ class _CacheNeeds:
     Attributes:
         block_needs: how many blocks a request holds.
         bytes_per_block: of all groups.
-        state_bytes: of all slots of recurrent states.
+        state_bytes: of all slots of recurrent states and open keys.
+        area_bytes: of the open keys of the groups that a long step completes.
         elsewhere: what of the cache, and of the model's scratch, lies on other machines.
     """
 
@@ -227,12 +232,14 @@ class _CacheNeeds:
         self, config: EngineConfig, model: ModelNeeds, state_slots: StateSlots | None
     ) -> None:
         self.state_slots = state_slots
+        self.open_slots = _open_slots(config, model.config)
         self.block_needs = block_needs(
             model.config, config.block_size, config.max_num_batched_tokens
         )
         self.bytes_per_block = _bytes_per_block(config, model)
-        num_states = sum(state_slots or ())
-        self.state_bytes = num_states * state_bytes(model.config)
+        num_states = _num_slots(state_slots, self.open_slots)
+        self.state_bytes = num_states * _slot_bytes(config, model.config)
+        self.area_bytes = model.backend.open_area_bytes(model.config, config.kv_cache_dtype)
         self.elsewhere = tuple(
             Room(
                 f" of {stage.name}",
@@ -269,12 +276,13 @@ class _EngineNeeds:
         """The bytes of a block are those of the model's and of the draft model's that go with it."""
         config, model, draft = self._config, self._models.model, self._models.draft
         weight_bytes, bytes_per_block = model.weight_bytes, self.own.bytes_per_block
-        scratch = _scratch_bytes(config, model, self.max_extra_logits)
+        scratch = _scratch_bytes(config, model, self.max_extra_logits) + self.own.area_bytes
         if config.prefix_store is not None:
             scratch += 2 * self.max_pending_blocks * bytes_per_block
         if draft is not None and self.draft is not None:
             weight_bytes += draft.weight_bytes
-            scratch += _scratch_bytes(config, draft, 0) + self.draft.state_bytes
+            scratch += _scratch_bytes(config, draft, 0)
+            scratch += self.draft.state_bytes + self.draft.area_bytes
             share = self.draft_blocks_per_block(max_model_len)
             bytes_per_block += ceil(self.draft.bytes_per_block * share)
         return MemoryNeeds(
@@ -307,7 +315,9 @@ def _max_pending_blocks(config: EngineConfig, model: ModelConfig, cache: _CacheN
     num_blocks = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
     num_blocks *= len(cache.block_needs.windows)
     if model.states:
-        num_blocks += MAX_PENDING_STATES * num_pieces(state_bytes(model), cache.bytes_per_block)
+        num_blocks += MAX_PENDING_STATES * num_pieces(
+            _slot_bytes(config, model), cache.bytes_per_block
+        )
     return num_blocks
 
 
@@ -317,7 +327,7 @@ def _state_slots(config: EngineConfig, models: EngineModels) -> StateSlots | Non
     model = models.model.config
     if not model.states:
         return None
-    num_bytes, most = state_bytes(model), config.max_num_seqs
+    num_bytes, most = _slot_bytes(config, model), config.max_num_seqs
     num_snapshots = num_spares = 0
     if config.enable_prefix_caching and config.use_kv_cache:
         num_snapshots = min(most, max(1, MAX_SNAPSHOT_BYTES // num_bytes))
@@ -330,9 +340,28 @@ def _draft_state_slots(config: EngineConfig, draft: ModelConfig) -> StateSlots |
     """Slots for as many requests as may have drafts of the draft model, and a spare one for each."""
     if not draft.states:
         return None
-    fitting = MAX_SPARE_BYTES // state_bytes(draft)
+    fitting = MAX_SPARE_BYTES // _slot_bytes(config, draft)
     num_slots = min(config.max_num_seqs, max(1, fitting))
     return StateSlots(num_slots, 0, num_slots)
+
+
+def _open_slots(config: EngineConfig, model: ModelConfig) -> OpenSlots | None:
+    """A slot of open keys for each request that runs, and one for a look at a request."""
+    group_positions = find_kv_format(config.kv_cache_dtype).open_positions
+    if model.states or not group_positions:
+        return None
+    return OpenSlots(config.max_num_seqs + 1, group_positions)
+
+
+def _num_slots(state_slots: StateSlots | None, open_slots: OpenSlots | None) -> int:
+    if state_slots is not None:
+        return sum(state_slots)
+    return 0 if open_slots is None else open_slots.num_slots
+
+
+def _slot_bytes(config: EngineConfig, model: ModelConfig) -> int:
+    """Of a slot: the recurrent states and the open keys of a sequence."""
+    return state_bytes(model) + open_key_bytes(model, config.kv_cache_dtype)
 
 
 def _bytes_per_block(config: EngineConfig, model: ModelNeeds) -> int:
@@ -348,7 +377,7 @@ def _other_formats(config: EngineConfig, model: ModelNeeds) -> dict[str, int]:
     return {
         dtype: model.backend.kv_bytes_per_block(model.config, config.block_size, dtype)
         for dtype in ("int8", "int8,int4", "int4")
-        if dtype != config.kv_cache_dtype
+        if dtype != config.kv_cache_dtype and config.block_size in block_sizes(dtype)
     }
 
 

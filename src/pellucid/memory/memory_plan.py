@@ -126,7 +126,7 @@ class MemoryPlan:
         margin: left to the rest of the process and of the machine.
         available: what this process could still take when the weights were loaded; None: unknown.
         decided_by: what decided `num_blocks`, for people.
-        states: recurrent states of `max_num_seqs` sequences, and snapshots of prefixes.
+        states: slots of recurrent states and of open keys, for `max_num_seqs` sequences, and snapshots of prefixes.
     """
 
     weights: int
@@ -207,7 +207,7 @@ class MemoryNeeds:
         windows: of each group of layers (`kv_groups`).
         other_bytes_per_block: in other formats of the KV cache, by `EngineConfig.kv_cache_dtype`: what
             an error may suggest.
-        states: of recurrent layers, for `max_num_seqs` sequences and for snapshots.
+        states: as in `MemoryPlan`.
         elsewhere: what of all this lies on other machines.
     """
 
@@ -287,9 +287,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Gives the KV cache the size that the user sets, or else the remaining memory.
 
-    The remaining memory is `available` without scratch, recurrent states and margin, but no more than `max_num_seqs`
-    sequences of `max_model_len` tokens can use. An unused cache costs nothing: the system provides its memory block by
-    block, when tokens are stored.
+    The remaining memory is `available` without scratch, states and margin, but no more than `max_num_seqs` sequences
+    of `max_model_len` tokens can use. An unused cache costs nothing: the system provides its memory block by block,
+    when tokens are stored.
 
     Args:
         config: `num_kv_blocks` takes precedence over `kv_cache_memory` (bytes), and that over the remaining memory;

@@ -104,7 +104,7 @@ class Attention:
             if facts.v_norm:
                 v = ops.rms_norm(v, None, self.eps)
             k = self._placed(k, batch, num_kv_heads, self.k_norm, facts.rope)
-            ops.store_kv(kv_layer, k, v, batch.slot_mapping)
+            ops.store_kv(kv_layer, k, v, batch)
         heads = ops.paged_attention(
             q, kv_layer, batch, facts.scale, facts.window, facts.softcap, self.sinks
         )

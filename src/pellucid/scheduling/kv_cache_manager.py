@@ -10,6 +10,7 @@ from pellucid.scheduling.block_ops import BlockOp, Save, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.block_tables import BlockTable, RequestTables
 from pellucid.scheduling.offload import BrokenPlanError, Offload
+from pellucid.scheduling.open_keys import OpenKeys, OpenSlots
 from pellucid.scheduling.prefix_finder import PrefixFinder
 from pellucid.scheduling.prefix_index import PrefixMatch
 from pellucid.scheduling.recurrent_states import SNAPSHOT_TOKENS, RecurrentStates
@@ -28,6 +29,9 @@ class KVCacheManager:
     all of its blocks or none: states of an earlier token than the last one are gone. A prefix hit is then the
     longest prefix that has both its blocks and a snapshot of the states.
 
+    With a format whose keys become codes in groups of positions, a request that runs has a slot for the keys before
+    that, `OpenKeys`. Recurrent states have them in their own slots.
+
     Args:
         block_pool: owns the blocks of all groups.
         block_size: tokens per block.
@@ -39,11 +43,13 @@ class KVCacheManager:
             step at a time.
         state_pool: owns the slots of recurrent states; None: the model has none.
         snapshot_tokens: about how many tokens of a long prompt lie between two snapshots.
+        open_slots: for open keys; None: the format has none, or they are with recurrent states.
 
     Attributes:
         block_ops: what has to be done with block contents before the next forward, in order.
         lost_by: why contents of blocks are undefined: operations that were taken did not all run.
         states: the recurrent states of each request; None: the model has none.
+        open_keys: of each request; None as `open_slots`.
         offload: None: there is neither a swap file nor a prefix store.
     """
 
@@ -57,7 +63,9 @@ class KVCacheManager:
         max_chunk: int = 1,
         state_pool: StatePool | None = None,
         snapshot_tokens: int = SNAPSHOT_TOKENS,
+        open_slots: OpenSlots | None = None,
     ) -> None:
+        assert state_pool is None or open_slots is None
         self.block_pool = block_pool
         self.block_size = block_size
         can_reuse = state_pool is None or state_pool.num_snapshots > 0
@@ -77,6 +85,7 @@ class KVCacheManager:
                 self.enable_prefix_caching,
                 snapshot_tokens,
             )
+        self.open_keys = None if open_slots is None else OpenKeys(open_slots, self.block_ops)
         self._finder = PrefixFinder(
             block_pool, offload, self.states, self.needs, self.enable_prefix_caching
         )
@@ -96,8 +105,14 @@ class KVCacheManager:
         return tuple([table.block_ids for table in self._tables_of(request).by_group])
 
     def state_slot(self, request: Request) -> int:
-        """The slot of the recurrent states of a request with blocks; 0 if the model has no states."""
-        return 0 if self.states is None else self.states.slot(request)
+        """The slot of the recurrent states, or open keys, of a request that can be computed; 0 if there are none."""
+        slots = self.states or self.open_keys
+        return 0 if slots is None else slots.slot(request)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether requests have slots, of recurrent states or of open keys."""
+        return self.states is not None or self.open_keys is not None
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
@@ -223,6 +238,8 @@ class KVCacheManager:
         num_tokens, num_loaded_tokens = plan.prefix.num_tokens, 0
         if self.offload is not None:
             num_tokens, num_loaded_tokens = self._admission.restore(tables, plan, self.offload)
+        if self.open_keys is not None:
+            self.open_keys.restart(request, num_tokens)
         miss = self._finder.explain_miss(tables, num_tokens) if explains else None
         if not self.allocate(request, request.num_tokens, num_tokens):
             raise BrokenPlanError("fewer blocks are free than the request's admission needs")
@@ -253,17 +270,21 @@ class KVCacheManager:
             num_computed: in place of the request's computed tokens.
 
         Returns:
-            False if too few blocks are free; then nothing was allocated.
+            False if too few blocks are free, or no slot for open keys; then nothing was allocated.
         """
         tables = self._tables_of(request)
         if num_computed is None:
             num_computed = request.num_computed_tokens
+        if self.open_keys is not None and self.open_keys.lacks_slot(request):
+            return False
         tables.unseal_next(num_computed)
         num_needed = tables.num_needed(num_computed, num_tokens)
+        if num_needed and self._num_missing(request, num_needed):
+            return False
+        if self.open_keys is not None:
+            self.open_keys.ensure_slot(request, num_computed)
         if num_needed == 0:
             return True
-        if self._num_missing(request, num_needed):
-            return False
         if self.states is not None:
             self.states.ensure_slot(request)
         tables.allocate(num_computed, num_tokens)
@@ -313,12 +334,16 @@ class KVCacheManager:
             num_tokens: share only these first positions; see `num_forkable`.
 
         Returns:
-            The child's positions that are computed; 0 if no slot is free for recurrent states.
+            The child's positions that are computed; 0 if no slot is free for recurrent states; fewer than asked for
+            if none is free for open keys.
         """
         assert self.num_blocks(child) == 0
         if num_tokens is None:
             num_tokens = parent.num_computed_tokens
-        self._replace(child, self._tables_of(parent).fork(child, num_tokens))
+        tables = self._tables_of(parent)
+        if self.open_keys is not None:
+            num_tokens = self._if_visible(tables, self.open_keys.fork(parent, child, num_tokens))
+        self._replace(child, tables.fork(child, num_tokens))
         if self.states is not None and not self.states.fork(parent, child):
             self.release(child)
             return 0
@@ -328,10 +353,17 @@ class KVCacheManager:
         """Makes each request i a fork of requests[parents[i]], all at once.
 
         Returns:
-            The computed positions of each request: its parent's, or 0 if no slot is free for recurrent
-            states.
+            The computed positions of each request: its parent's; 0 if no slot is free for recurrent states; fewer if
+            none is free for open keys.
         """
         num_computed = [requests[parent].num_computed_tokens for parent in parents]
+        if self.open_keys is not None:
+            num_computed = [
+                self._if_visible(self._tables_of(requests[parent]), num_tokens)
+                for parent, num_tokens in zip(
+                    parents, self.open_keys.reassign(requests, parents), strict=True
+                )
+            ]
         forks = [
             self._tables_of(requests[parent]).fork(requests[index], num_computed[index])
             for index, parent in enumerate(parents)
@@ -361,15 +393,35 @@ class KVCacheManager:
         Args:
             num_tokens: at most the computed tokens.
 
+        Without the open keys of its last group, the request goes on at the beginning of that one.
+
         Returns:
-            The positions that are still computed: `num_tokens` if the model has no recurrent states.
+            The positions that are still computed: `num_tokens`, if the model has no recurrent states and the format
+            no open keys.
         """
         tables = self._tables_of(request)
         if self.states is not None:
             num_tokens = self.states.rewind(request, num_tokens)
+        if self.open_keys is not None:
+            num_tokens = self._if_visible(tables, self.open_keys.reachable(request, num_tokens))
+            self.open_keys.rewind(request, num_tokens)
         tables.cut(num_tokens)
-        if self.states is not None and not tables.first.blocks:
-            self.states.release_slot(request)
+        self._release_slot_without_blocks(tables)
+        return num_tokens
+
+    def take_slot(self, request: Request) -> int:
+        """Takes the slot of open keys from a waiting request. It goes back to the beginning of a group, and gives back
+        the blocks beyond.
+
+        Returns:
+            The positions that are still computed.
+        """
+        assert self.open_keys is not None
+        tables = self._tables_of(request)
+        num_tokens = self.open_keys.whole_groups(request.num_computed_tokens)
+        num_tokens = self._if_visible(tables, num_tokens)
+        tables.cut(num_tokens)
+        self.open_keys.release_slot(request)
         return num_tokens
 
     def release_tail(self, request: Request, num_blocks: int) -> int:
@@ -398,8 +450,7 @@ class KVCacheManager:
                     if block.ref_count == 0:
                         num_freed += 1
                         self._swap_out(table, index, block)
-        if self.states is not None and not tables.first.blocks:
-            self.states.release_slot(request)
+        self._release_slot_without_blocks(tables)
         return num_freed
 
     def release(self, request: Request) -> None:
@@ -435,10 +486,11 @@ class KVCacheManager:
             assert num_computed <= len(table) * self.block_size
             if num_computed:
                 assert table.num_freed <= self.needs.first_block(num_computed, table.window)
+        holders = [tables.request for tables in self._tables.values() if tables.first.blocks]
         if self.states is not None:
-            self.states.check_integrity(
-                [name for name, tables in self._tables.items() if tables.first.blocks]
-            )
+            self.states.check_integrity([request.request_id for request in holders])
+        if self.open_keys is not None:
+            self.open_keys.check_integrity(holders)
         if self.offload is not None:
             self.offload.check_integrity(self._tables.keys())
 
@@ -455,6 +507,15 @@ class KVCacheManager:
         """Gives a request that has no blocks other tables."""
         self._tables[request.request_id] = tables
         self._finder.forget(request)
+
+    def _if_visible(self, tables: RequestTables, num_tokens: int) -> int:
+        """0 if blocks that the token at a position sees have left the window and were freed."""
+        return num_tokens if tables.goes_on_at(num_tokens) else 0
+
+    def _release_slot_without_blocks(self, tables: RequestTables) -> None:
+        slots = self.states or self.open_keys
+        if slots is not None and not tables.first.blocks:
+            slots.release_slot(tables.request)
 
     def _num_missing(self, request: Request, num_needed: int) -> int:
         num_missing = max(0, num_needed - self.block_pool.num_free_blocks)

@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pellucid.scheduling.block_ops import BlockOp, Copy, Save, Slot, SlotKind
+from pellucid.scheduling.block_ops import BlockOp, Save, Slot, SlotKind
 from pellucid.scheduling.block_tables import BlockTable
 from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.request_slots import RequestSlots, copy_slot
 from pellucid.scheduling.state_pool import StatePool
 
 # Least distance between two regular snapshots of a prompt's states.
@@ -30,17 +31,15 @@ class Checkpoint(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class RequestStates:
-    """The states of a request.
+    """What is kept about the states of a request besides their slot.
 
     Attributes:
-        slot: of the states after its last computed token; None: it has no blocks, and so no states.
         checkpoint: copy of the states from before a step with drafts; None: there is none.
-        snapshot_slot: slot of the snapshot that is copied to `slot` on admission; None: no copy.
+        snapshot_slot: slot of the snapshot that is copied to the request's on admission; None: no copy.
         diverges_at: position after the last sealed block that was found on admission; 0: none was found.
         latest_snapshot: tokens of the latest snapshot of the output; None: there is none.
     """
 
-    slot: int | None = None
     checkpoint: Checkpoint | None = None
     snapshot_slot: int | None = None
     diverges_at: int = 0
@@ -73,6 +72,7 @@ class RecurrentStates:
         snapshot_tokens: int,
     ) -> None:
         self.pool = pool
+        self._slots = RequestSlots(pool, block_ops)
         self._offload = offload
         self._block_ops = block_ops
         self._block_size = block_size
@@ -84,26 +84,19 @@ class RecurrentStates:
 
     def slot(self, request: Request) -> int:
         """The slot of a request with blocks."""
-        slot = self._states[request.request_id].slot
-        assert slot is not None
-        return slot
+        return self._slots.of(request)
 
     def lacks_slot(self, request: Request) -> bool:
         """Whether a request needs a slot, and none is free."""
-        return not self.pool.num_free_slots and self._of(request).slot is None
+        return self._slots.lacks(request)
 
     def ensure_slot(self, request: Request) -> None:
         """Gives a request a slot if it has none; one must be free."""
-        states = self._of(request)
-        if states.slot is None:
-            states.slot = self.pool.allocate()
+        self._slots.ensure(request)
 
     def release_slot(self, request: Request) -> None:
         """Takes back the slot of a request that has given back its blocks, if it has one."""
-        states = self._of(request)
-        if states.slot is not None:
-            self.pool.release(states.slot)
-            states.slot = None
+        self._slots.release(request)
 
     def forget(self, table: BlockTable) -> None:
         """Drops what is kept about a request that has ended and has no slot. The latest snapshot of its output is
@@ -121,9 +114,8 @@ class RecurrentStates:
 
     def fork(self, parent: Request, child: Request) -> bool:
         """Gives a child without states a copy of the parent's. Returns False if no slot is free."""
-        states = self._states[child.request_id] = RequestStates()
-        source = self._of(parent).slot
-        return source is None or self._copy_to(source, states)
+        self._states[child.request_id] = RequestStates()
+        return self._slots.copy(parent, child)
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:
         """Gives each request i a copy of the states of requests[parents[i]], all at once.
@@ -131,33 +123,10 @@ class RecurrentStates:
         Returns:
             The indices of the requests for which no slot was free: they have no states.
         """
-        old = [self._of(request) for request in requests]
-        sources = [old[parent].slot for parent in parents]
-        forks = {
-            index: RequestStates()
-            for index, parent in enumerate(parents)
-            if parent != index  # its own parent keeps its states
-        }
-        for index, states in forks.items():
-            parent = parents[index]
-            if parents[parent] != parent:  # the parent goes: its first child takes over its slot
-                states.slot, old[parent].slot = old[parent].slot, None
-        for index, states in forks.items():
-            self.release_slot(requests[index])
-            self._states[requests[index].request_id] = states
-        lacking = []
-        for index, states in forks.items():
-            source = sources[index]
-            if source is not None and states.slot is None and not self._copy_to(source, states):
-                lacking.append(index)
-        return lacking
-
-    def _copy_to(self, source_slot: int, states: RequestStates) -> bool:
-        if not self.pool.num_free_slots:
-            return False
-        states.slot = self.pool.allocate()
-        self._block_ops.append(_copy(source_slot, states.slot))
-        return True
+        for request, parent in zip(requests, parents, strict=True):
+            if requests[parent] is not request:  # its own parent keeps its states
+                self._states[request.request_id] = RequestStates()
+        return self._slots.reassign(requests, parents, [True] * len(requests))
 
     # ---- going back
 
@@ -170,9 +139,9 @@ class RecurrentStates:
         if not request.num_computed_tokens:
             return
         states = self._of(request)
-        assert states.slot is not None and states.checkpoint is None
+        assert states.checkpoint is None
         states.checkpoint = Checkpoint(self.pool.allocate_spare(), request.num_computed_tokens)
-        self._block_ops.append(_copy(states.slot, states.checkpoint.slot))
+        self._block_ops.append(copy_slot(self.slot(request), states.checkpoint.slot))
 
     def rewind(self, request: Request, num_tokens: int) -> int:
         """`KVCacheManager.rewind`: to the states that a request has, to the copy that `checkpoint` made, or to those of
@@ -181,12 +150,9 @@ class RecurrentStates:
         checkpoint, states.checkpoint = states.checkpoint, None
         if num_tokens < request.num_computed_tokens:
             if checkpoint is not None and checkpoint.num_tokens <= num_tokens:
-                assert states.slot is not None
-                states.slot, checkpoint = (
-                    checkpoint.slot,
-                    Checkpoint(states.slot, checkpoint.num_tokens),
-                )
                 num_tokens = checkpoint.num_tokens
+                gone = self._slots.exchange(request, checkpoint.slot)
+                checkpoint = Checkpoint(gone, num_tokens)
             else:
                 num_tokens = 0
         if checkpoint is not None:
@@ -237,21 +203,21 @@ class RecurrentStates:
         )
         snapshot_slot = self.pool.add_snapshot(block_hash, request_id, num_tokens)
         if snapshot_slot is not None:
-            self._block_ops.append(_copy(slot, snapshot_slot))
+            self._block_ops.append(copy_slot(slot, snapshot_slot))
 
     def copy_snapshot(self, request: Request) -> None:
         """Copies the snapshot that was chosen for a request, if any, into its slot."""
         states = self._of(request)
         if states.snapshot_slot is not None:
-            self._block_ops.append(_copy(states.snapshot_slot, self.slot(request)))
+            self._block_ops.append(copy_slot(states.snapshot_slot, self.slot(request)))
             states.snapshot_slot = None
 
     def swap_out(self, request: Request) -> None:
         """Writes the states of a request that gives back its blocks to the swap file, if it has room."""
-        states = self._of(request)
-        if self._offload and states.slot is not None and request.num_computed_tokens:
+        slot = self._slots.find(request)
+        if self._offload and slot is not None and request.num_computed_tokens:
             op = self._offload.swapped.swap_out_states(
-                request.request_id, request.num_computed_tokens, states.slot
+                request.request_id, request.num_computed_tokens, slot
             )
             if op is not None:
                 self._block_ops.append(op)
@@ -284,7 +250,8 @@ class RecurrentStates:
         """
         request = table.request
         states, num_tokens = self._of(request), request.num_computed_tokens
-        if states.slot is None or request.params.prompt_logprobs is not None:
+        slot = self._slots.find(request)
+        if slot is None or request.params.prompt_logprobs is not None:
             return
         in_output = num_tokens >= request.num_prompt_tokens
         is_wanted = num_tokens in (states.diverges_at, self._last_snapshot_at(request))
@@ -298,7 +265,7 @@ class RecurrentStates:
         )
         if snapshot_slot is None:
             return
-        self._block_ops.append(_copy(states.slot, snapshot_slot))
+        self._block_ops.append(copy_slot(slot, snapshot_slot))
         if in_output:
             states.latest_snapshot = num_tokens
         else:
@@ -343,12 +310,5 @@ class RecurrentStates:
         for states in self._states.values():
             assert states.snapshot_slot is None and states.checkpoint is None
         assert self.pool.num_free_spares == self.pool.num_spares
-        slots = {
-            name: states.slot for name, states in self._states.items() if states.slot is not None
-        }
-        assert slots.keys() == set(holders) and len(set(slots.values())) == len(slots)
-        assert len(slots) + self.pool.num_free_slots == self.pool.num_slots
-
-
-def _copy(source: int, target: int) -> Copy:
-    return Copy(Slot(SlotKind.STATES, source), Slot(SlotKind.STATES, target))
+        self._slots.check_integrity()
+        assert self._slots.holders == set(holders)

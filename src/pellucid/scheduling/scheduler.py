@@ -12,7 +12,7 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.preemption import Preemption
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus, Taken
-from pellucid.scheduling.request_queues import RequestHeap, RequestQueues
+from pellucid.scheduling.request_queues import RequestHeap, RequestQueues, queue_key
 from pellucid.scheduling.scheduler_output import NO_ROWS, ScheduledRequest, SchedulerOutput
 from pellucid.scheduling.scheduling_events import EventSink, SchedulingEvents
 from pellucid.scheduling.step_plan import StepPlan
@@ -391,6 +391,7 @@ class Scheduler:
         """Schedules a running request, unless it has to make room itself."""
         if request.draft_token_ids:
             self._limit_drafts(request, plan)
+        self.free_slot(request)
         while not self.kv_cache_manager.allocate(request, request.num_tokens):
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
@@ -455,6 +456,7 @@ class Scheduler:
                 if victim.status is RequestStatus.RUNNING:
                     self._preempt(victim, request, plan)
                 self._take_blocks(victim, request)
+            self.free_slot(request)
             num_matched = manager.num_blocks(request)
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
@@ -493,9 +495,8 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
-        states, state_slot = self.kv_cache_manager.states, 0
+        states = self.kv_cache_manager.states
         if states is not None:
-            state_slot = states.slot(request)
             to_snapshot = states.num_tokens_to_snapshot(request, start)
             if to_snapshot is not None:
                 room = min(room, to_snapshot)
@@ -528,7 +529,7 @@ class Scheduler:
                 num_drafts,
                 samplers,
                 len(request.prompt_token_ids),
-                state_slot,
+                self.kv_cache_manager.state_slot(request),
                 has_output and not num_recomputed,
                 prompt_rows,
                 0,
@@ -569,12 +570,28 @@ class Scheduler:
             swapped = manager.num_swapped_blocks(victim) > 0
             self._events.tail_released(victim, num_lost, num_freed, swapped, request)
 
+    def free_slot(self, request: Request) -> None:
+        """Takes the slot of open keys from a waiting request, the last one, if `request` needs one and none is
+        free. There are more slots than requests run, so that `request` can run, or be looked at."""
+        open_keys = self.kv_cache_manager.open_keys
+        if open_keys is None or not open_keys.lacks_slot(request):
+            return
+        victim = max(filter(open_keys.has_slot, self._queues.holders()), key=queue_key)
+        num_before = self.kv_cache_manager.num_blocks(victim)
+        num_left = self.kv_cache_manager.take_slot(victim)
+        num_lost, victim.num_computed_tokens = victim.num_computed_tokens - num_left, num_left
+        self._queues.note_blocks(victim)
+        if num_lost and self._sink.active:
+            num_freed = num_before - self.kv_cache_manager.num_blocks(victim)
+            self._events.tail_released(victim, num_lost, num_freed, False, request)
+
     def _part_siblings(self, leader: Request, samplers: Sequence[Request]) -> None:
         """Dissolves a group of siblings whose prompt has been computed: those that sampled a token fork from the
         leader and run, the others return to the queue."""
         for follower in self._queues.siblings.dissolve(samplers):
             follower.max_computed_tokens = leader.max_computed_tokens
             if follower in samplers and leader.status is not RequestStatus.FINISHED:
+                self.free_slot(follower)
                 follower.num_computed_tokens = self.kv_cache_manager.fork(leader, follower)
                 self._queues.run(follower)
                 if self._sink.active:

@@ -28,7 +28,7 @@ class KVPart:
 
     Args:
         config: of the stage's layers.
-        layout: a cache of the same layers with a single block, here: it knows the layout of the stage's blocks.
+        layout: a cache of the same layers with a single block and slot, here: it knows the layout of the stage's.
         num_bytes: of the stage's whole cache.
     """
 
@@ -88,6 +88,16 @@ class StagedKVCache:
         self._write(lambda number: WriteState(slot, parts[number].tobytes()))
         if self.own.bytes_per_state:
             self.own.write_state(slot, own)
+
+    def read_open_keys(self, slot: int, layer: int, group: int) -> HostArray:
+        for part in self._parts:
+            if layer < part.config.num_layers:
+                (read,) = ask_all([part.link], lambda _: ReadState(slot))
+                content = np.frombuffer(reply_of(read, Contents).contents[0], np.uint8)
+                part.layout.write_state(0, content)
+                return part.layout.read_open_keys(0, layer, group)
+            layer -= part.config.num_layers
+        return self.own.read_open_keys(slot, layer, group)
 
     def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         copied = ask_all(self._links, lambda _: CopyBlocks(list(source_ids), list(target_ids)))

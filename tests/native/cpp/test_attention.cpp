@@ -14,6 +14,7 @@
 #include "check.h"
 #include "float_bits.h"
 #include "isa.h"
+#include "open_groups.h"
 
 namespace {
 
@@ -68,12 +69,19 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // A cache, full of what other requests left behind, and what runs steps on it.
 class Engine {
  public:
-  Engine(const KernelTable& kernels, const Model& model, std::int64_t block_size, int num_threads,
+  Engine(const KernelTable& kernels, const Model& model, std::int64_t at_least, int num_threads,
          unsigned seed)
+      : Engine(num_threads, seed, kernels, model,
+               has_open_keys(model.format) ? std::max<std::int64_t>(at_least, kOpenTokens)
+                                           : at_least) {}
+
+ private:
+  Engine(int num_threads, unsigned seed, const KernelTable& kernels, const Model& model,
+         std::int64_t block_size)
       : kernels_(kernels),
         model_(model),
         cache_({model.format, block_size, {{2, model.num_kv_heads, model.head_dim}}},
-               kNumSlots / block_size),
+               kNumSlots / block_size, {kMaxSequences, kMaxTokens, true}),
         plan_(limits(model, num_threads)),
         scratch_(attention_scratch_bytes(plan_.limits())),
         random_(seed) {
@@ -83,24 +91,21 @@ class Engine {
     const std::vector<float> rests(static_cast<std::size_t>(model.kv_size()),
                                    std::numeric_limits<float>::quiet_NaN());
     for (std::int64_t slot = 0; slot < kNumSlots; ++slot) {
-      store({rests.data(), rests.data(), model.kv_size(), &slot}, 1);
+      for (std::int64_t sequence = 0; sequence < kMaxSequences; sequence += kMaxSequences - 1) {
+        const OpenGroups groups{sequence, slot, slot / kOpenTokens, 0};
+        store({rests.data(), rests.data(), model.kv_size(), &slot, &groups, slot}, 1);
+      }
     }
   }
 
+ public:
   // Stores K and V of the shares, as steps before did whose y nobody looks at.
-  void fill(const std::vector<Share>& shares) {
-    for (const Share& share : shares) {
-      const std::vector<std::int64_t> slots = slots_of(share);
-      const std::int64_t at = share.begin * model_.kv_size();
-      store({share.sequence->k.data() + at, share.sequence->v.data() + at, model_.kv_size(),
-             slots.data()},
-            static_cast<std::int64_t>(slots.size()));
-    }
-  }
+  void fill(const std::vector<Share>& shares) { fill(shares, open_groups_of(shares)); }
 
   // y of the shares' rows, [T, H, D]. What comes before a share has been stored before.
   std::vector<float> step(const std::vector<Share>& shares) {
-    fill(shares);
+    const std::vector<OpenGroups> open_groups = open_groups_of(shares);
+    fill(shares, open_groups);
     std::vector<std::int32_t> query_start{0}, seq_lens, tables;
     std::vector<float> q;
     const std::int64_t widest = ceil_div(kMaxLength, cache_.shape().block_size);
@@ -119,8 +124,8 @@ class Engine {
                model_.sliding_window);
     const AttentionOptions options{model_.scale(), model_.softcap, model_.sliding_window};
     std::vector<float> y(q.size(), std::numeric_limits<float>::quiet_NaN());
-    const AttentionArrays arrays{q.data(),        model_.q_size(), y.data(),
-                                 model_.q_size(), tables.data(),   widest};
+    const AttentionArrays arrays{q.data(),      model_.q_size(), y.data(), model_.q_size(),
+                                 tables.data(), widest,          nullptr,  open_groups.data()};
     // Any order of items must do, and a plan serves one layer after another.
     std::vector<std::int64_t> order;
     for (std::size_t i = 0; i < plan_.items().size(); ++i) {
@@ -143,9 +148,40 @@ class Engine {
  private:
   static constexpr std::int64_t kNumSlots = 2048;
   static constexpr std::int64_t kMaxLength = 1024;
+  static constexpr std::int64_t kMaxSequences = 4;
+  static constexpr std::int64_t kMaxTokens = 1024;
+
+  void fill(const std::vector<Share>& shares, const std::vector<OpenGroups>& open_groups) {
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const Share& share = shares[i];
+      const std::vector<std::int64_t> slots = slots_of(share);
+      const std::int64_t at = share.begin * model_.kv_size();
+      store({share.sequence->k.data() + at, share.sequence->v.data() + at, model_.kv_size(),
+             slots.data(), &open_groups[i], share.begin},
+            static_cast<std::int64_t>(slots.size()));
+    }
+  }
+
+  // Of the shares of a step; each sequence has a slot.
+  std::vector<OpenGroups> open_groups_of(const std::vector<Share>& shares) {
+    std::vector<std::int32_t> query_start{0}, seq_lens, slots;
+    for (const Share& share : shares) {
+      query_start.push_back(query_start.back() +
+                            static_cast<std::int32_t>(share.end - share.begin));
+      seq_lens.push_back(static_cast<std::int32_t>(share.end));
+      block_table(share.sequence);  // makes one for a new sequence
+      const auto is_own = [&](const auto& each) { return each.first == share.sequence; };
+      slots.push_back(static_cast<std::int32_t>(
+          std::find_if(tables_.begin(), tables_.end(), is_own) - tables_.begin()));
+    }
+    CHECK(tables_.size() <= kMaxSequences);
+    return plan_open_groups({static_cast<std::int64_t>(shares.size()), query_start.data(),
+                             seq_lens.data(), slots.data()});
+  }
 
   static AttentionLimits limits(const Model& model, int num_threads) {
-    return {1024, 16, kMaxLength, model.num_heads, model.num_kv_heads, model.head_dim, num_threads};
+    return {kMaxTokens,     16,         kMaxLength, model.num_heads, model.num_kv_heads,
+            model.head_dim, num_threads};
   }
 
   // Of a share's positions, in blocks that are the sequence's own from now on.
@@ -307,9 +343,38 @@ Stored in_floats(KVFormat format, const float* x, std::int64_t size) {
 bool has_codes(KVFormat format) { return format >= KVFormat::kInt8; }
 bool has_rotated_values(KVFormat format) { return format > KVFormat::kInt8; }
 
+float rounded_bf16(float x) { return static_cast<float>(rounded_to_bf16(x)); }
+
+// Keys of 32 positions of a kv-head: each dimension has a scale and a minimum.
+struct KeyGroup {
+  std::vector<float> scales, minimums, codes;  // [D], [D], [32, D]
+
+  // Rows of k are `stride` floats apart.
+  KeyGroup(const float* k, std::int64_t stride, std::int64_t size)
+      : scales(static_cast<std::size_t>(size)),
+        minimums(static_cast<std::size_t>(size)),
+        codes(static_cast<std::size_t>(kOpenTokens * size)) {
+    for (std::int64_t d = 0; d < size; ++d) {
+      const auto at = static_cast<std::size_t>(d);
+      float least = rounded_bf16(k[d]), greatest = least;
+      for (std::int64_t t = 1; t < kOpenTokens; ++t) {
+        least = std::min(least, rounded_bf16(k[t * stride + d]));
+        greatest = std::max(greatest, rounded_bf16(k[t * stride + d]));
+      }
+      const float scale = rounded_up_to_bf16((greatest - least) / 15.0f);
+      scales[at] = scale;
+      minimums[at] = least;
+      for (std::int64_t t = 0; t < kOpenTokens; ++t) {
+        const float steps = (rounded_bf16(k[t * stride + d]) - least) * (1.0f / scale);
+        codes[static_cast<std::size_t>(t * size + d)] = std::nearbyint(steps);
+      }
+    }
+  }
+};
+
 // As they are stored: rotated, if they are.
 Stored stored_key(KVFormat format, const float* k, std::int64_t size) {
-  if (has_codes(format)) return rotated_codes(k, size, format == KVFormat::kInt4 ? 4 : 8);
+  if (has_codes(format)) return rotated_codes(k, size, 8);
   return in_floats(format, k, size);
 }
 
@@ -327,15 +392,78 @@ std::vector<double> rounded_query(KVFormat format, const float* q, std::int64_t 
 
 // K and V of a sequence as a cache holds them.
 struct StoredSequence {
-  std::vector<Stored> k, v;  // [length, kv-heads]
+  std::vector<Stored> k, v;          // [length, kv-heads]
+  std::vector<KeyGroup> key_groups;  // [length / 32, kv-heads], of formats with open keys
 
   StoredSequence(const Model& model, const Sequence& sequence) {
+    const std::int64_t num_groups = has_open_keys(model.format) ? sequence.length / kOpenTokens : 0;
+    for (std::int64_t i = 0; i < num_groups * model.num_kv_heads; ++i) {
+      const std::int64_t position = i / model.num_kv_heads * kOpenTokens;
+      const std::int64_t head = i % model.num_kv_heads;
+      key_groups.emplace_back(
+          sequence.k.data() + position * model.kv_size() + head * model.head_dim, model.kv_size(),
+          model.head_dim);
+    }
     for (std::int64_t at = 0; at < sequence.length * model.kv_size(); at += model.head_dim) {
       k.push_back(stored_key(model.format, sequence.k.data() + at, model.head_dim));
       v.push_back(stored_value(model.format, sequence.v.data() + at, model.head_dim));
     }
   }
 };
+
+// A score times log2(e), or before the cap, and the sum of the magnitudes of its products.
+struct Product {
+  double sum = 0, size = 0;
+
+  void add(double x) {
+    sum += x;
+    size += std::abs(x);
+  }
+};
+
+// Of a query with the keys [begin, position] of its sequence, where keys have codes by dimension.
+std::vector<Product> products_by_dimension(const Model& model, const Sequence& sequence,
+                                           const StoredSequence& stored, const float* q_row,
+                                           float scale, std::int64_t begin, std::int64_t first_key,
+                                           std::int64_t position, std::int64_t kv_head) {
+  const std::int64_t own = position / kOpenTokens;
+  std::vector<float> q(q_row, q_row + model.head_dim);
+  for (float& x : q) x *= scale;
+  const auto group_at = [&](std::int64_t group) -> const KeyGroup& {
+    return stored.key_groups[static_cast<std::size_t>(group * model.num_kv_heads + kv_head)];
+  };
+  std::vector<Product> products;
+  for (std::int64_t p = begin; p <= position; ++p) {
+    Product product;
+    const std::int64_t group = p / kOpenTokens, range = p / kRangeTokens * kRangeTokens;
+    const float* const k = sequence.k.data() + p * model.kv_size() + kv_head * model.head_dim;
+    for (std::int64_t first = 0; first < model.head_dim; first += kKVGroupDims) {
+      const std::int64_t end = std::min<std::int64_t>(first + kKVGroupDims, model.head_dim);
+      float peak = 0;
+      for (std::int64_t d = first; d < end && group < own; ++d) {
+        const auto at = static_cast<std::size_t>(d);
+        for (std::int64_t g = std::max(range, first_key) / kOpenTokens;
+             g < std::min(own, (range + kRangeTokens) / kOpenTokens); ++g) {
+          peak = std::max(peak, std::abs(q[at] * group_at(g).scales[at]));
+        }
+      }
+      for (std::int64_t d = first; d < end; ++d) {
+        const auto at = static_cast<std::size_t>(d);
+        if (group == own) {
+          product.add(rounded_to_bf16(q[at]) * rounded_to_bf16(k[d]));
+          continue;
+        }
+        const KeyGroup& keys = group_at(group);
+        const float code = std::nearbyint(q[at] * (127.0f / peak) * keys.scales[at]);
+        const auto key_at = static_cast<std::size_t>(p % kOpenTokens * model.head_dim + d);
+        product.add(double{peak / 127.0f} * double{code} * double{keys.codes[key_at]});
+        product.add(double{q[at]} * double{keys.minimums[at]});
+      }
+    }
+    products.push_back(product);
+  }
+  return products;
+}
 
 // y [D] of one row and head by the definition, and how far each number may be off.
 struct Expected {
@@ -353,19 +481,34 @@ Expected define(const Model& model, const Sequence& sequence, const StoredSequen
   const float* const q_row = sequence.q.data() + position * model.q_size() + head * model.head_dim;
   const std::vector<double> q = rounded_query(model.format, q_row, model.head_dim);
 
+  const std::int64_t tile_begin = position / kTileTokens * kTileTokens;
+  const std::int64_t key_unit = has_open_keys(model.format) ? kOpenTokens : kTileTokens;
+  const std::int64_t first_key =
+      model.sliding_window > 0
+          ? std::max<std::int64_t>(0, tile_begin - model.sliding_window + 1) / key_unit * key_unit
+          : 0;
+  std::vector<Product> products;
+  double unit = double{model.scale()};
+  if (has_open_keys(model.format)) {
+    const float scale =
+        model.softcap > 0 ? model.scale() / model.softcap : model.scale() * 1.44269504f;
+    products = products_by_dimension(model, sequence, stored, q_row, scale, begin, first_key,
+                                     position, kv_head);
+    unit = model.softcap > 0 ? double{model.softcap} : 1 / 1.44269504088896341;
+  } else {
+    for (std::int64_t p = begin; p <= position; ++p) {
+      const std::vector<double>& k = stored.k[at(p)].numbers;
+      Product product;
+      for (std::size_t d = 0; d < q.size(); ++d) product.add(q[d] * k[d]);
+      products.push_back(product);
+    }
+  }
   std::vector<double> scores;
   double score_error = 0;  // absolute, the largest
-  for (std::int64_t p = begin; p <= position; ++p) {
-    const std::vector<double>& k = stored.k[at(p)].numbers;
-    double product = 0, size = 0;
-    for (std::size_t d = 0; d < q.size(); ++d) {
-      product += q[d] * k[d];
-      size += std::abs(q[d] * k[d]);
-    }
-    double score = product * double{model.scale()};
+  for (const Product& product : products) {
+    double score = product.sum * unit;
     // Sums of D products; the scaling; the argument of the exponential.
-    double error =
-        (static_cast<double>(q.size()) + 4) * kUnitRoundoff * size * double{model.scale()};
+    double error = (static_cast<double>(q.size()) + 4) * kUnitRoundoff * product.size * unit;
     if (model.softcap > 0) {
       const double cap = double{model.softcap};
       score = cap * std::tanh(score / cap);
@@ -381,11 +524,6 @@ Expected define(const Model& model, const Sequence& sequence, const StoredSequen
   std::vector<double> sums(num_dims), sizes(num_dims);
   // Rounding probabilities to codes: half a step for each value. Sixteen share a step: the same
   // four of the 16 tokens of each of four tiles.
-  const std::int64_t tile_begin = position / kTileTokens * kTileTokens;
-  const std::int64_t first_key =
-      model.sliding_window > 0 ? std::max<std::int64_t>(0, tile_begin - model.sliding_window + 1) /
-                                     kTileTokens * kTileTokens
-                               : 0;
   const auto share_of = [&](std::int64_t p) {
     const std::int64_t range_begin = std::max(p / kRangeTokens * kRangeTokens, first_key);
     return static_cast<std::size_t>(p / kRangeTokens * 16 + (p - range_begin) / 64 * 4 +

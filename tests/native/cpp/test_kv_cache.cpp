@@ -61,7 +61,8 @@ std::vector<Bytes> contents(KVCache& cache) {
 // in the block's bytes, and writing it changes nothing else.
 void a_block_is_all_layers_of_its_group(const KVShape& shape) {
   KVCache cache = filled(shape, 1);
-  CHECK(cache.bytes_per_block() * kNumBlocks == static_cast<std::int64_t>(cache.num_bytes()));
+  CHECK(cache.bytes_per_block() * kNumBlocks + cache.slot_bytes() ==
+        static_cast<std::int64_t>(cache.num_bytes()));
   std::mt19937 random(4);
   std::vector<Bytes> expected = contents(cache);
   for (std::int64_t block = 0; block < kNumBlocks; ++block) {
@@ -94,6 +95,45 @@ void only_the_target_changes(const KVShape& shape) {
   }
 }
 
+// Places of slots and of the area, in all layers and kv-heads: each is its own memory, and a slot
+// moves with all of its own. Layers share an area or do not.
+void open_groups_do_not_overlap(const KVShape& shape) {
+  constexpr std::int64_t kSlots = 3, kAreaPlaces = 2;
+  for (const bool has_area_for_each_layer : {false, true}) {
+    KVCache cache(shape, kNumBlocks,
+                  {kSlots, kAreaPlaces * kOpenTokens + 31, has_area_for_each_layer});
+    std::uint8_t mark = 0;
+    const auto for_each_group = [&](bool has_areas, auto visit) {
+      mark = 0;
+      for (std::int64_t group = 0; group < shape.num_groups(); ++group) {
+        for (std::int64_t layer = 0; layer < shape.group(group).num_layers; ++layer) {
+          const KVView view = cache.layer({layer, group});
+          for (std::int64_t head = 0; head < view.num_kv_heads; ++head) {
+            for (std::int64_t p = has_areas ? -kAreaPlaces : 0; p < kSlots * kOpenGroups; ++p) {
+              visit(view.open_group(p, head), kOpenTiles * view.open_tile_bytes, p, ++mark);
+            }
+          }
+        }
+      }
+    };
+    for_each_group(has_area_for_each_layer,
+                   [](std::uint8_t* bytes, std::int64_t size, std::int64_t, std::uint8_t own) {
+                     std::fill_n(bytes, size, own);
+                   });
+    Bytes slot(static_cast<std::size_t>(cache.slot_bytes()));
+    cache.read_slot(0, slot.data());
+    cache.write_slot(1, slot.data());
+    cache.copy_slot(1, 2);
+    for_each_group(has_area_for_each_layer, [](std::uint8_t* bytes, std::int64_t size,
+                                               std::int64_t place, std::uint8_t own) {
+      // All slots hold what slot 0 held.
+      const std::int64_t from = place < 0 ? place : place % kOpenGroups;
+      const auto expected = static_cast<std::uint8_t>(own - place + from);
+      CHECK(std::all_of(bytes, bytes + size, [&](std::uint8_t x) { return x == expected; }));
+    });
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -103,9 +143,11 @@ int main() {
       {{3, 1, 64}, {4, 2, 40, 16}, {1, 3, 8}},  // of several, which fill their blocks differently
   };
   for (int format = 0; format < kNumKVFormats; ++format) {
-    for (const std::int64_t block_size : {16, 64}) {
+    const bool is_open = has_open_keys(static_cast<KVFormat>(format));
+    for (const std::int64_t block_size : {is_open ? 32 : 16, 64}) {
       for (const std::vector<KVGroup>& groups : all_groups) {
         const KVShape shape{static_cast<KVFormat>(format), block_size, groups};
+        if (has_open_keys(shape.format)) open_groups_do_not_overlap(shape);
         a_block_is_all_layers_of_its_group(shape);
         only_the_target_changes(shape);
       }

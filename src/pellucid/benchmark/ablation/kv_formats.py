@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pellucid.benchmark.session import Session
 from pellucid.benchmark.workloads import Decode
-from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.loaded_model import LoadedModel
 
 KV_FORMATS = ("bf16", "int8", "int4")  # the first is what the others are compared with
@@ -45,8 +45,7 @@ def measure_kv_formats(
     """
     workload = kv_format_workload(max_model_len)
     sessions = {
-        dtype: Session(model, replace(config, kv_cache_dtype=dtype), [workload])
-        for dtype in KV_FORMATS
+        dtype: Session(model, _with_format(config, dtype), [workload]) for dtype in KV_FORMATS
     }
     seconds: dict[str, list[float]] = {dtype: [] for dtype in sessions}
     for session in sessions.values():
@@ -63,3 +62,8 @@ def measure_kv_formats(
         )
         for dtype, session in sessions.items()
     )
+
+
+def _with_format(config: EngineConfig, dtype: str) -> EngineConfig:
+    block_size = fitting_block_size(config.block_size, dtype)
+    return replace(config, kv_cache_dtype=dtype, block_size=block_size)

@@ -50,7 +50,7 @@ def memory_facts(plan: "MemoryPlan") -> list[str]:
     facts = [
         f"weights {num_bytes(plan.weights)}",
         f"scratch {num_bytes(plan.scratch)}",
-        *([f"recurrent states {num_bytes(plan.states)}"] if plan.states else []),
+        *([f"states of requests {num_bytes(plan.states)}"] if plan.states else []),
         f"KV cache up to {num_bytes(plan.kv_cache)} ({room})",
     ]
     if plan.available is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from pellucid.async_engine import SideEngine
 from pellucid.facts import formulas
 from pellucid.facts.kv_groups import block_needs
+from pellucid.inputs.config import fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
 from pellucid.outputs import RequestOutput
@@ -188,12 +189,15 @@ class CompareRoutes(OneEngineHandlers):
         own = self.engine.config
         num_requests = body.batch if body.kind == "batch" else 1
         length = len(prompt_token_ids) + body.max_tokens
-        needs = block_needs(self.engine.model_config, own.block_size, own.max_num_batched_tokens)
+        dtype = arm.kv_cache_dtype or own.kv_cache_dtype
+        block_size = fitting_block_size(own.block_size, dtype)
+        needs = block_needs(self.engine.model_config, block_size, own.max_num_batched_tokens)
         engine = await self.engine.side_engine(
             replace(
                 own,
                 use_kv_cache=arm.use_kv_cache,
-                kv_cache_dtype=arm.kv_cache_dtype or own.kv_cache_dtype,
+                kv_cache_dtype=dtype,
+                block_size=block_size,
                 max_num_seqs=arm.num_seats,
                 max_model_len=max(2, length),
                 num_kv_blocks=num_requests * needs.most(length),

@@ -14,6 +14,7 @@ from pellucid.benchmark.machine_facts import (
     MachineFacts,
 )
 from pellucid.benchmark.planned_model import PlannedModel, plan_shape, speed_of_this_machine
+from pellucid.inputs.config import fitting_block_size
 from pellucid.server.endpoint import Call, Reply, json_reply
 from pellucid.server.errors import ApiError, not_serving, refused
 from pellucid.server.serving import OneEngineHandlers
@@ -66,11 +67,13 @@ class EstimateRoutes(OneEngineHandlers):
             )
         shape = call.query.get("shape")
         own = self.engine.config
+        dtype = call.query.get("kv_cache_dtype", own.kv_cache_dtype)
+        block_size = fitting_block_size(own.block_size, dtype)
         asked = replace(
             own,
             quantization=call.query.get("quantization", own.quantization),
-            kv_cache_dtype=call.query.get("kv_cache_dtype", own.kv_cache_dtype),
-            block_size=_number(call, "block_size", own.block_size, 1, 1 << 16),
+            kv_cache_dtype=dtype,
+            block_size=_number(call, "block_size", block_size, 1, 1 << 16),
         )
         is_here = shape is None and call.query.get("machine", THIS_MACHINE) == THIS_MACHINE
         settings = asked if is_here else replace(asked, **_LIMITS_OF_THIS_ENGINE)
