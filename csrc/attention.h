@@ -10,8 +10,9 @@
 //   bf16  q and the probabilities (at most 1, not yet divided by their sum) are rounded to bf16,
 //         nearest even; products are summed in f32. f32 operands would take four times as long, and
 //         K and V are no more precise than bf16.
-//   int8, int4, int8,int4  q and the probabilities are codes of 8 bits:
-//         kernels/attention_quantized.h.
+//   int8, int4, int8,int4  q and the probabilities are codes of 8 bits
+//         (kernels/attention_quantized.h); with int4 keys, q is rounded to bf16 for its own group
+//         of positions (kernels/dimension_keys.h).
 // Exponentials are f32, within 2 ulp. The sum of the probabilities is that of the unrounded ones.
 #pragma once
 

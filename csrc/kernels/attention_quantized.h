@@ -1,5 +1,5 @@
 // Attention over keys and values in codes of 8 or 4 bits, each in a format of its own. Queries and
-// probabilities become codes of 8 bits.
+// probabilities become codes of 8 bits; keys of 4 bits are in bf16 until their group is complete.
 #pragma once
 
 #include <cstdint>

@@ -184,7 +184,7 @@ class EngineCore:
             self.model_runner.transfer(self._kv_cache_manager.take_block_ops())
         except Exception as error:
             _log.exception("blocks could not be saved")
-            if self._kv_cache_manager.has_slots:
+            if self._kv_cache_manager.slots is not None:
                 self._kv_cache_manager.lost_by = error
 
     def _notice_loss(self, elsewhere: PartsElsewhere) -> None:

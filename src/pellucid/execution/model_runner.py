@@ -175,7 +175,9 @@ class ModelRunner:
             observes: whether to observe the tokens of a request, by its id; None: no request's.
         """
         result = StepResult(expert_bytes=computed.expert_bytes)
-        observed = self._observe_drawn(scheduled_requests, computed, observes)
+        observed: Observations = {}
+        if observes is not None:
+            observed = self._observe_drawn(scheduled_requests, computed, observes)
         end = 0
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
@@ -200,13 +202,11 @@ class ModelRunner:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         computed: ComputedStep,
-        observes: Callable[[str], bool] | None,
+        observes: Callable[[str], bool],
     ) -> Observations:
         """Observes the tokens that the decoder has drawn for the requests that are observed, where its summaries of
         rows tell all: together, so that no row has to leave a device."""
         drawn: list[DrawnToken] = []
-        if observes is None:
-            return {}
         end = 0
         for scheduled in scheduled_requests:
             end += scheduled.num_logits

@@ -86,6 +86,7 @@ class KVCacheManager:
                 snapshot_tokens,
             )
         self.open_keys = None if open_slots is None else OpenKeys(open_slots, self.block_ops)
+        self.slots = self.states or self.open_keys  # of recurrent states, or of open keys
         self._finder = PrefixFinder(
             block_pool, offload, self.states, self.needs, self.enable_prefix_caching
         )
@@ -106,13 +107,7 @@ class KVCacheManager:
 
     def state_slot(self, request: Request) -> int:
         """The slot of the recurrent states, or open keys, of a request that can be computed; 0 if there are none."""
-        slots = self.states or self.open_keys
-        return 0 if slots is None else slots.slot(request)
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether requests have slots, of recurrent states or of open keys."""
-        return self.states is not None or self.open_keys is not None
+        return 0 if self.slots is None else self.slots.slot(request)
 
     def num_blocks(self, request: Request) -> int:
         """Blocks that a request holds, of all groups."""
@@ -406,7 +401,8 @@ class KVCacheManager:
             num_tokens = self._if_visible(tables, self.open_keys.reachable(request, num_tokens))
             self.open_keys.rewind(request, num_tokens)
         tables.cut(num_tokens)
-        self._release_slot_without_blocks(tables)
+        if self.slots is not None and not tables.first.blocks:
+            self.slots.release_slot(request)
         return num_tokens
 
     def take_slot(self, request: Request) -> int:
@@ -450,7 +446,8 @@ class KVCacheManager:
                     if block.ref_count == 0:
                         num_freed += 1
                         self._swap_out(table, index, block)
-        self._release_slot_without_blocks(tables)
+        if self.slots is not None and not tables.first.blocks:
+            self.slots.release_slot(request)
         return num_freed
 
     def release(self, request: Request) -> None:
@@ -511,11 +508,6 @@ class KVCacheManager:
     def _if_visible(self, tables: RequestTables, num_tokens: int) -> int:
         """0 if blocks that the token at a position sees have left the window and were freed."""
         return num_tokens if tables.goes_on_at(num_tokens) else 0
-
-    def _release_slot_without_blocks(self, tables: RequestTables) -> None:
-        slots = self.states or self.open_keys
-        if slots is not None and not tables.first.blocks:
-            slots.release_slot(tables.request)
 
     def _num_missing(self, request: Request, num_needed: int) -> int:
         num_missing = max(0, num_needed - self.block_pool.num_free_blocks)

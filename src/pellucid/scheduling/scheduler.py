@@ -391,7 +391,8 @@ class Scheduler:
         """Schedules a running request, unless it has to make room itself."""
         if request.draft_token_ids:
             self._limit_drafts(request, plan)
-        self.free_slot(request)
+        if self.kv_cache_manager.open_keys is not None:
+            self.free_slot(request)
         while not self.kv_cache_manager.allocate(request, request.num_tokens):
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
@@ -456,7 +457,8 @@ class Scheduler:
                 if victim.status is RequestStatus.RUNNING:
                     self._preempt(victim, request, plan)
                 self._take_blocks(victim, request)
-            self.free_slot(request)
+            if manager.open_keys is not None:
+                self.free_slot(request)
             num_matched = manager.num_blocks(request)
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
@@ -514,6 +516,7 @@ class Scheduler:
                 samplers += (follower.request_id,)
         if self._shares.is_contended:
             self._shares.charge(request, num_scheduled - num_recomputed)
+        slots = self.kv_cache_manager.slots
         end, prompt_rows = start + num_scheduled, NO_ROWS
         if wants_prompt:
             # Each position's are given once. The position after the last is a prompt token's too.
@@ -529,7 +532,7 @@ class Scheduler:
                 num_drafts,
                 samplers,
                 len(request.prompt_token_ids),
-                self.kv_cache_manager.state_slot(request),
+                0 if slots is None else slots.slot(request),
                 has_output and not num_recomputed,
                 prompt_rows,
                 0,
