@@ -26,7 +26,7 @@ class Action(str, Enum):
     EXPORT = "export"
 
 
-LEVELS = ("stat", "step", "token")  # how much a recording has
+LEVELS = ("stat", "step", "text", "token")  # how much a recording has
 
 
 def trace(

@@ -109,7 +109,9 @@ class StoredModelOptions(EngineOptions):
         ("bf16", "int8", "int8,int4", "int4", "f32"),
         "Format of keys and values in the cache; int8,int4: of keys and of values.",
     )
-    block_size: int = MODEL.choice(("16", "32", "64", "128"), "Tokens per block of the KV cache.")
+    block_size: int = MODEL.choice(
+        ("16", "32", "64", "128"), "Tokens per block of the KV cache; not 16 with keys of int4."
+    )
 
 
 @dataclass(frozen=True)
