@@ -95,6 +95,17 @@ def test_what_is_not_observed_is_still_told() -> None:
     assert all(isinstance(event, Token) for event in chosen)
 
 
+def test_the_budget_is_asked_once_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    asked: list[str] = []
+    monkeypatch.setattr(engine.events, "observes", lambda each: not asked.append(each))
+    engine.events.subscribe(lambda record: None, Level.TEXT)
+    output = engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6), "mine")
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert asked == ["mine/0"] * len(output.outputs[0].token_ids)
+
+
 def test_making_events_counts_as_well() -> None:
     times = iter(range(100))
     bus = EventBus(lambda: float(next(times)))

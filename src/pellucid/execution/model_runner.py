@@ -1,6 +1,6 @@
 """The model runner: computes a scheduled step: forward, logits, tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -175,9 +175,12 @@ class ModelRunner:
             observes: whether to observe the tokens of a request, by its id; None: no request's.
         """
         result = StepResult(expert_bytes=computed.expert_bytes)
+        watched: set[str] = set()
         observed: Observations = {}
         if observes is not None:
-            observed = self._observe_drawn(scheduled_requests, computed, observes)
+            ids = (each for scheduled in scheduled_requests for each in scheduled.samplers)
+            watched = set(filter(observes, ids))  # asked once for each: a reader may have a budget
+            observed = self._observe_drawn(scheduled_requests, computed, watched)
         end = 0
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
@@ -190,9 +193,8 @@ class ModelRunner:
                 if request_id in result.errors:
                     continue
                 try:
-                    is_observed = observes is not None and observes(request_id)
                     first = end - 1 - scheduled.num_draft_tokens
-                    own = observed if is_observed else None
+                    own = observed if request_id in watched else None
                     self._sample(self._states[request_id], computed, first, result, own)
                 except Exception as error:
                     result.errors[request_id] = error
@@ -202,9 +204,9 @@ class ModelRunner:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         computed: ComputedStep,
-        observes: Callable[[str], bool],
+        watched: Collection[str],
     ) -> Observations:
-        """Observes the tokens that the decoder has drawn for the requests that are observed, where its summaries of
+        """Observes the tokens that the decoder has drawn for the watched requests, where its summaries of
         rows tell all: together, so that no row has to leave a device."""
         drawn: list[DrawnToken] = []
         end = 0
@@ -212,7 +214,7 @@ class ModelRunner:
             end += scheduled.num_logits
             for request_id in scheduled.samplers:
                 state = self._states[request_id]
-                if state.wants_logprobs or not observes(request_id):
+                if state.wants_logprobs or request_id not in watched:
                     continue
                 index = end - 1 - scheduled.num_draft_tokens
                 for number, draft in enumerate((*state.draft_token_ids, None)):
