@@ -63,7 +63,7 @@ def tests(device: str) -> Iterator[Row]:
 
 def ceilings(device: str) -> Iterator[Row]:
     """The machine, its memory and its ceilings."""
-    from pellucid.backends.torch_backend import TorchBackend
+    from pellucid.backends.torch.backend import TorchBackend
 
     backend = TorchBackend(device)
     machine = backend.measure(None)
@@ -79,7 +79,7 @@ def rows(device: str) -> Iterator[Row]:
     import numpy as np
     import torch
 
-    from pellucid.backends.torch_backend import TorchBackend
+    from pellucid.backends.torch.backend import TorchBackend
 
     backend = TorchBackend(device)
     rng = np.random.default_rng(0)
@@ -110,7 +110,7 @@ def products(device: str) -> Iterator[Row]:
     import numpy as np
     import torch
 
-    from pellucid.backends.torch_backend import TorchBackend
+    from pellucid.backends.torch.backend import TorchBackend
 
     backend = TorchBackend(device)
     bandwidth = backend.measure(None).bandwidth_bytes_per_second
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only is not None:
-        from pellucid.backends.torch_device import find_device
+        from pellucid.backends.torch.device import find_device
 
         for row in PARTS[given.only][0](find_device(given.device).type):
             print(json.dumps(row), flush=True)

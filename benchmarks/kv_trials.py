@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from quantization_quality import compare, next_token_log_probs
 
-from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
+from pellucid.backends.numpy.kv_codes import quantize_rows, restore_rows
 from pellucid.backends.ops import Array, ForwardBatch, KVLayer, Ops
 from pellucid.facts.kv_formats import KV_FORMATS, NumberFormat
 from pellucid.inputs.config import EngineConfig

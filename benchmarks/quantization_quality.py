@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import Backend
 from pellucid.backends.choice import make_backend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.ops import Decoder, ForwardBatch
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.facts.model_config import ModelConfig

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import Counter
 
-from pellucid.backends.program_decoder import ProgramDecoder
+from pellucid.backends.cpu.program_decoder import ProgramDecoder
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams

@@ -1,5 +1,5 @@
 // Makes codes of 4 bits of a group's keys: each dimension has a scale and a minimum of its own for
-// 32 positions. pellucid/backends/numpy_dimension_codes.py is the definition.
+// 32 positions. pellucid/backends/numpy/dimension_codes.py is the definition.
 #pragma once
 
 #include <cstdint>

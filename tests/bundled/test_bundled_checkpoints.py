@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading.hub import BUNDLED_MODEL, find_model
 from support.decoders import load_decoder
 

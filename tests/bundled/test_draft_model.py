@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pellucid.backends.base import Backend
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams

@@ -3,7 +3,7 @@
 import pytest
 
 from pellucid import loaded_model
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading.hub import BUNDLED_MODEL
 from pellucid.text.tokenizer import Tokenizer
 from support.decoders import load_decoder

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.torch_draws import DRAWS_TOGETHER, draw_tokens
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_noise import NoiseKeys, exponential_noise, upper_bits
-from pellucid.backends.torch_odds import TorchOdds
+from pellucid.backends.torch.draws import DRAWS_TOGETHER, draw_tokens
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.noise import NoiseKeys, exponential_noise, upper_bits
+from pellucid.backends.torch.odds import TorchOdds
 from pellucid.execution import randomness
 from pellucid.execution.odds import Odds
 from pellucid.execution.request_draws import RequestDraws

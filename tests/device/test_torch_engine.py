@@ -10,8 +10,8 @@ import torch
 
 from pellucid import LLM, EngineConfig
 from pellucid.backends.choice import make_backend
-from pellucid.backends.torch_backend import TorchBackend
-from pellucid.backends.torch_decoder import TorchLogits, find_largest
+from pellucid.backends.torch.backend import TorchBackend
+from pellucid.backends.torch.decoder import TorchLogits, find_largest
 from pellucid.cli import main
 from pellucid.engine.inspection import AnswerSoFar
 from pellucid.facts.kv_groups import kv_groups, kv_places
@@ -212,7 +212,7 @@ def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_little_memory_is_told_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pellucid.backends.torch_backend.device_memory", lambda device: 1000)
+    monkeypatch.setattr("pellucid.backends.torch.backend.device_memory", lambda device: 1000)
     with pytest.raises(ValueError, match=r"its weights take .* of memory are available"):
         engine_of(tmp_path)
 

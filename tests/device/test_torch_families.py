@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.torch_backend import TorchBackend
-from pellucid.backends.torch_memory import to_host
+from pellucid.backends.numpy.backend import NumpyBackend
+from pellucid.backends.torch.backend import TorchBackend
+from pellucid.backends.torch.memory import to_host
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
+from pellucid.backends.numpy.backend import NumpyBackend
+from pellucid.backends.numpy.kv_codes import quantize_rows, restore_rows
 from pellucid.backends.quantization.formats import FORMATS, STORED_FORMATS
 from pellucid.backends.row_table import MatrixRows
-from pellucid.backends.torch_memory import to_device, to_host
+from pellucid.backends.torch.memory import to_device, to_host
 from pellucid.facts.kv_formats import KV_FORMATS
 from pellucid.facts.model_config import (
     DynamicRopeScaling,
@@ -87,7 +87,7 @@ def test_a_matrix_of_several_formats(num_rows):
 def test_a_matrix_that_is_widened_in_parts(monkeypatch):
     weight, x = matrix_of("int4", 50, 64), normal(3, 5, 64)
     whole_matrix = TORCH.ops.linear(x, TORCH.weights.matrix(weight))
-    monkeypatch.setattr("pellucid.backends.torch_weights.MAX_WIDENED", 7 * 64)
+    monkeypatch.setattr("pellucid.backends.torch.weights.MAX_WIDENED", 7 * 64)
     in_parts = TORCH.ops.linear(x, TORCH.weights.matrix(weight))
     assert_close(in_parts, whole_matrix)
 
@@ -232,8 +232,8 @@ def test_blocks_are_those_of_the_definition(dtype):
 
 @pytest.mark.parametrize("head_dim", [16, 40, 64])
 def test_codes_by_dimension_are_those_of_the_definition_bit_for_bit(head_dim):
-    from pellucid.backends.numpy_dimension_codes import DimensionCodes
-    from pellucid.backends.torch_kv_codes import quantize_groups, restore_groups
+    from pellucid.backends.numpy.dimension_codes import DimensionCodes
+    from pellucid.backends.torch.kv_codes import quantize_groups, restore_groups
 
     number_format = KV_FORMATS["int4"].keys
     x = normal(0, 96, 2, head_dim) * 10.0 ** np.arange(-35, 35, 70 / head_dim)
@@ -258,9 +258,9 @@ def test_codes_by_dimension_are_those_of_the_definition_bit_for_bit(head_dim):
 )
 @pytest.mark.parametrize("head_dim", [16, 40, 64])
 def test_kv_codes_are_those_of_the_definition_bit_for_bit(dtype, half, head_dim):
-    from pellucid.backends.numpy_kv_codes import CodeRows
-    from pellucid.backends.torch_kv_codes import quantize_rows as on_device
-    from pellucid.backends.torch_kv_codes import restore_rows as back
+    from pellucid.backends.numpy.kv_codes import CodeRows
+    from pellucid.backends.torch.kv_codes import quantize_rows as on_device
+    from pellucid.backends.torch.kv_codes import restore_rows as back
 
     number_format = getattr(KV_FORMATS[dtype], half)
     x = normal(0, 60, 2, head_dim) * 10.0 ** np.arange(-30, 30)[:, None, None]

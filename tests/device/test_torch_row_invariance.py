@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pellucid.backends.quantization.formats import STORED_FORMATS
-from pellucid.backends.torch_self_check import checked_ops, keeps_rows_apart
+from pellucid.backends.torch.self_check import checked_ops, keeps_rows_apart
 from pellucid.facts.model_config import DynamicRopeScaling, GatedDeltaNetConfig, RopeConfig
 from pellucid.inputs.config import block_sizes
 from support.attention_cases import AttentionCase, paged_attention_in_steps

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from pellucid.backends.base import RowQuestion, RowSummary
+from pellucid.backends.cpu.program_decoder import row_summary
 from pellucid.backends.native import RowSummarizer, ThreadPool, find_kernels
-from pellucid.backends.program_decoder import row_summary
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_summaries import SUMMARIES_TOGETHER, summarize_rows
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.summaries import SUMMARIES_TOGETHER, summarize_rows
 from support.draw_cases import random_logits
 from support.host_ops import DEVICE
 from support.observation_cases import PARAMS, check_observations

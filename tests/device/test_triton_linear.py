@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 
 from pellucid.backends.joined_matrix import join_matrices
 from pellucid.backends.quantization.formats import STORED_FORMATS
-from pellucid.backends.torch_backend import TorchBackend
-from pellucid.backends.triton_ops import LinearLaunch, LinearTile, TritonOps
-from pellucid.backends.triton_self_check import with_kernels
+from pellucid.backends.torch.backend import TorchBackend
+from pellucid.backends.torch.triton.ops import LinearLaunch, LinearTile, TritonOps
+from pellucid.backends.torch.triton.self_check import with_kernels
 from support.host_ops import DEVICE
 from support.random_matrices import random_matrix
 

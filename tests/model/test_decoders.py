@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.kv_groups import kv_groups
 from support.batches import Share, forward_batch
 from support.checkpoints import FAMILIES, write_checkpoint

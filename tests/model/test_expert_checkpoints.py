@@ -13,8 +13,8 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
 from support.checkpoints import Weights, write_checkpoint

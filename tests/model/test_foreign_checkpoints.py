@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pellucid.backends.choice import make_backend
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import (
     INT4_G128_ZP,
     INT4_MIN,

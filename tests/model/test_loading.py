@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading import checksums
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.decoder import finish_weights

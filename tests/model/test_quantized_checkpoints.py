@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from pellucid import LLM, SamplingParams
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.cli import main

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
-from pellucid.backends.cpu_backend import unsupported_shape
+from pellucid.backends.cpu.backend import unsupported_shape
 from pellucid.backends.native import cpu_info, kernel_levels
 from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
@@ -76,8 +76,8 @@ def test_native_kernels_compute_every_known_shape(name):
 
 
 def test_an_unbuilt_extension_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pellucid.backends.cpu_backend", None)
-    with pytest.warns(RuntimeWarning, match=r"cpu_backend.*: NumPy computes"):
+    monkeypatch.setitem(sys.modules, "pellucid.backends.cpu.backend", None)
+    with pytest.warns(RuntimeWarning, match=r"cpu.*backend.*: NumPy computes"):
         assert make_backend(EngineConfig()).name == "numpy"
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.kv_groups import kv_groups
 from support.batches import Share, forward_batch
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint

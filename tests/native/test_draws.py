@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pellucid.backends.cpu.program_decoder import native_draws
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import (
     Draw,
@@ -16,7 +17,6 @@ from pellucid.backends.native import (
     find_kernels,
     kernel_levels,
 )
-from pellucid.backends.program_decoder import native_draws
 from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow

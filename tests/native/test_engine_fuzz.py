@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pellucid import loaded_model
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from support.batches import Share, forward_batch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from support.block_moves import (
     NUM_BLOCKS,
     check_block_moves,

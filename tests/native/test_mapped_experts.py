@@ -9,7 +9,7 @@ import pytest
 
 from pellucid import LLM, SamplingParams
 from pellucid.backends.choice import make_backend
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import check_weights_fit, plan_weights

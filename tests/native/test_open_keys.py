@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from support.batches import Share, forward_batch
 from support.block_moves import HEADS, SHAPE
 from support.open_keys import check_open_keys, check_shared_layers, check_slots

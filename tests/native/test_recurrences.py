@@ -4,9 +4,9 @@ number of threads and every level."""
 import numpy as np
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.model_config import GatedDeltaNetConfig
 from support.recurrence_cases import ConvolutionCase, DeltaCase
 from support.steps import chunks, random_steps, whole

@@ -6,9 +6,9 @@ To these nothing is quantized, so the matrices are random codes, scales and mini
 import numpy as np
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
+from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization import formats
 from support.random_matrices import random_matrix
 from support.row_invariance import same_in_any_step

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.backends import free_cores
 from pellucid.backends.choice import make_backend
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.free_cores import FreeCores
-from pellucid.backends.native import ThreadPool
-from pellucid.backends.thread_limiter import (
+from pellucid.backends.cpu import free_cores
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.cpu.free_cores import FreeCores
+from pellucid.backends.cpu.thread_limiter import (
     SECONDS_BETWEEN_LOOKS,
     SECONDS_BETWEEN_MEASUREMENTS,
     ThreadLimiter,
 )
+from pellucid.backends.native import ThreadPool
 from pellucid.inputs.config import EngineConfig
 from support.batches import Share, forward_batch
 from support.checkpoints import write_checkpoint

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pellucid.backends.base import RowQuestion
+from pellucid.backends.cpu.program_decoder import row_summary
 from pellucid.backends.native import RowSummarizer, ThreadPool, find_kernels, kernel_levels
-from pellucid.backends.program_decoder import row_summary
 from pellucid.execution.sampler import Sampler
 from pellucid.execution.sampling_order import sampling_stages
 from pellucid.execution.token_observation import question_about

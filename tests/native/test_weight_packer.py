@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pellucid.backends.cpu_backend import CpuBackend
-from pellucid.backends.cpu_weights import is_mapped
+from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.cpu.weights import is_mapped
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix

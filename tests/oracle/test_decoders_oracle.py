@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.model_config import LongRopeScaling
 from support.checkpoints import FAMILIES, write_checkpoint
 from support.decoders import load_decoder

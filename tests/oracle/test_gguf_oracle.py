@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Type
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading.open_model import open_stored_model
 from pellucid.models.rope_config import FULL, every_nth_full
 from support.checkpoints import write_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.json_object import JsonObject
 from pellucid.models.registry import parse_model_config
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import checkpoint_config
 from support.decoders import load_decoder

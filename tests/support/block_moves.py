@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pellucid.backends.base import Backend
-from pellucid.backends.numpy_kv_cache import rows_of_format
+from pellucid.backends.numpy.kv_cache import rows_of_format
 from pellucid.backends.ops import BlockBytes, HostArray, KVCache
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig

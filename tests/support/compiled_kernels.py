@@ -17,8 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pellucid.backends.quantization.formats import STORED_FORMATS
-from pellucid.backends.triton_linear import linear_kernel
-from pellucid.backends.triton_ops import LinearTile, linear_constants, linear_tiles
+from pellucid.backends.torch.triton.linear import linear_kernel
+from pellucid.backends.torch.triton.ops import LinearTile, linear_constants, linear_tiles
 
 # One for each branch of the template.
 FORMATS = ("bf16", "int8", "int4-zp", "int4-k", "mxfp4")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pellucid.backends.ops import Ops
-from pellucid.backends.torch_backend import TorchBackend
+from pellucid.backends.torch.backend import TorchBackend
 
 # benchmarks/device_check.py runs the tests on other devices.
 DEVICE = os.environ.get("PELLUCID_TEST_DEVICE", "cpu")

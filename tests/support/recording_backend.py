@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.numpy_weights import NumpyMatrix, NumpyWeights
+from pellucid.backends.numpy.backend import NumpyBackend
+from pellucid.backends.numpy.weights import NumpyMatrix, NumpyWeights
 from pellucid.backends.row_table import MatrixRows
 
 

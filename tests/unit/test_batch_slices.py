@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pellucid.backends.batch_slices import slices
+from pellucid.backends.cpu.batch_slices import slices
 from support.batches import Share, forward_batch
 
 BLOCK_SIZE = 16

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.base import Backend, StepLogits
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.benchmark.kv_plan import plan_kv_cache
 from pellucid.benchmark.measurement import Cost, Measurement

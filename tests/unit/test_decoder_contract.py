@@ -6,7 +6,7 @@ That is what lets a backend trace a forward, or keep its arrays where Python can
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.facts.model_config import RopeConfig
 from pellucid.models.registry import decoder_class

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.formulas import BlockNeeds, first_seen
 from pellucid.facts.kv_groups import kv_groups, kv_places
 from pellucid.facts.model_config import ModelConfig

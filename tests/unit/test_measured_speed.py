@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.benchmark.estimate import Number, Workload, estimate
 from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measured_speed import MeasuredRun, MeasuredSpeed, predicted_seconds

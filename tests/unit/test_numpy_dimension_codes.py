@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.numpy_dimension_codes import DimensionCodes, quantize_groups, restore_rows
-from pellucid.backends.numpy_kv_codes import quantize_rows
-from pellucid.backends.numpy_kv_codes import restore_rows as restore_values
+from pellucid.backends.numpy.backend import NumpyBackend
+from pellucid.backends.numpy.dimension_codes import DimensionCodes, quantize_groups, restore_rows
+from pellucid.backends.numpy.kv_codes import quantize_rows
+from pellucid.backends.numpy.kv_codes import restore_rows as restore_values
 from pellucid.facts.kv_formats import KV_FORMATS
 from support.attention_cases import (
     AttentionCase,

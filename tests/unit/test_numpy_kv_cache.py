@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from support.block_moves import check_block_moves, check_unpacked_blocks, filled_cache
 from support.open_keys import check_open_keys, check_shared_layers, check_slots
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_kv_codes import (
+from pellucid.backends.numpy.kv_codes import (
     EXTREME_CODES,
     ROTATE_BACK,
     ROTATE_IN,

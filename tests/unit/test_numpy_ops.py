@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.row_table import MatrixRows

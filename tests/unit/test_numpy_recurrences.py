@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.model_config import GatedDeltaNetConfig
 from support.recurrence_cases import ConvolutionCase, DeltaCase
 from support.steps import chunks, random_steps, whole

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.backends.numpy_backend import NumpyBackend
-from pellucid.backends.numpy_ops import TILE
+from pellucid.backends.numpy.backend import NumpyBackend
+from pellucid.backends.numpy.ops import TILE
 from pellucid.facts.model_config import DynamicRopeScaling, RopeConfig
 from support.attention_cases import AttentionCase, paged_attention_in_steps
 from support.batches import Share, forward_batch

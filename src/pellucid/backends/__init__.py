@@ -1,1 +1,1 @@
-"""Backends: `ops` and `base` are the contract, `numpy_backend` its definition, `cpu_backend` its native kernels."""
+"""Backends: `base` and `ops` are the contract, `numpy` defines them, `cpu` has native kernels, `torch` all devices."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from pellucid.backends.base import Backend
-from pellucid.backends.numpy_backend import NumpyBackend
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 
@@ -67,7 +67,7 @@ def _computes_on_torch(config: EngineConfig) -> bool:
         return config.backend == "torch" or config.device not in ("auto", "cpu")
     if not any(Path(driver).exists() for driver in GPU_DRIVERS) or find_spec("torch") is None:
         return False
-    from pellucid.backends.torch_device import has_device
+    from pellucid.backends.torch.device import has_device
 
     return has_device("cuda")
 
@@ -82,12 +82,12 @@ def _make_torch_backend(config: EngineConfig, isa: str) -> Backend:
         raise ValueError(
             "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
         )
-    from pellucid.backends.torch_backend import TorchBackend
+    from pellucid.backends.torch.backend import TorchBackend
 
     _check_threads(config.num_threads, os.cpu_count() or 1)
     if _why_not_native(None, isa) is not None:
         return TorchBackend(config.device, config.num_threads)
-    from pellucid.backends.cpu_backend import CpuBackend
+    from pellucid.backends.cpu.backend import CpuBackend
     from pellucid.backends.native import cpu_info
 
     host = CpuBackend(config.num_threads or cpu_info().num_threads, isa)
@@ -101,7 +101,7 @@ def _has_experts(model: ModelConfig) -> bool:
 def _why_not_native(model: ModelConfig | None, isa: str) -> str | None:
     """Why native kernels are not chosen; None if they are. Portable kernels are chosen only on request."""
     try:
-        from pellucid.backends.cpu_backend import unsupported_shape
+        from pellucid.backends.cpu.backend import unsupported_shape
         from pellucid.backends.native import kernel_levels
     except ModuleNotFoundError as error:
         return str(error)
@@ -121,7 +121,7 @@ def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
 
 
 def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
-    from pellucid.backends.cpu_backend import MAX_ROWS, CpuBackend
+    from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend
     from pellucid.backends.native import cpu_info
 
     info = cpu_info()

@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_dimension_codes import round_group
-from pellucid.backends.numpy_kv_codes import quantize_rows, restore_rows
+from pellucid.backends.numpy.dimension_codes import round_group
+from pellucid.backends.numpy.kv_codes import quantize_rows, restore_rows
 from pellucid.backends.ops import BlockBytes, HostArray, KVCache, Ops
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.execution.attention_lens import (

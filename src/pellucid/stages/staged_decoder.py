@@ -15,7 +15,7 @@ from pellucid.backends.base import (
     StepLogits,
     StepWeights,
 )
-from pellucid.backends.batch_slices import slices
+from pellucid.backends.cpu.batch_slices import slices
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.facts.kv_groups import groups_of_part

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_weights import TorchFloats
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.weights import TorchFloats
 
 # Outputs and inputs of products: narrow and wide ones, short and long sums, and those that fill no tile of a library.
 _SHAPES = ((1, 256), (33, 1000), (512, 512), (2048, 1024), (256, 8192))

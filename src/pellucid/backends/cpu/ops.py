@@ -1,6 +1,6 @@
 """The ops on native kernels.
 
-Given the symbolic arrays of a trace, an op records itself (`traced_ops.py`). Given arrays, it runs at once, as a
+Given the symbolic arrays of a trace, an op records itself (`cpu/traced_ops.py`). Given arrays, it runs at once, as a
 program of its own.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
+from pellucid.backends.cpu.kv_cache import CpuKVLayer, CpuStateLayer
+from pellucid.backends.cpu.program_decoder import radians, run_program
+from pellucid.backends.cpu.traced_ops import TracedOps
+from pellucid.backends.cpu.tracing import SymbolicArray, SymbolicIndices, Trace, build
 from pellucid.backends.native import Program
 from pellucid.backends.ops import Array, ForwardBatch, HostArray, IntArray, Ops
-from pellucid.backends.program_decoder import radians, run_program
-from pellucid.backends.traced_ops import TracedOps
-from pellucid.backends.tracing import SymbolicArray, SymbolicIndices, Trace, build
 
 
 class CpuOps(TracedOps):

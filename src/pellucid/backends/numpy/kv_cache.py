@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_dimension_codes import DimensionCodes
-from pellucid.backends.numpy_kv_codes import CodeRows, Slots
-from pellucid.backends.numpy_open_keys import OpenKeys
+from pellucid.backends.numpy.dimension_codes import DimensionCodes
+from pellucid.backends.numpy.kv_codes import CodeRows, Slots
+from pellucid.backends.numpy.open_keys import OpenKeys
 from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray
 from pellucid.facts.kv_formats import (
     GROUP_POSITIONS,

@@ -1,8 +1,8 @@
 """The ops in plain PyTorch, on any of its devices.
 
 A row's bits must not depend on the other rows of its step. So no product has a shape that the step decides: rows go
-through `linear` in tiles of one fixed size, as the columns of products; attention is in `torch_attention`. Everything
-else is elementwise, and sums have an order of their own (`torch_arithmetic`). Products are in f32, and weights are
+through `linear` in tiles of one fixed size, as the columns of products; attention is in `torch.attention`. Everything
+else is elementwise, and sums have an order of their own (`torch.arithmetic`). Products are in f32, and weights are
 widened to f32 where they meet rows: matrices of codes and of bf16 stay as they are stored.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from pellucid.backends.base import JoinedHandle
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, Ops
 from pellucid.backends.row_table import TableInFile, embed_rows
-from pellucid.backends.torch_arithmetic import (
+from pellucid.backends.torch.arithmetic import (
     activate,
     capped,
     gated_activate,
@@ -25,11 +25,11 @@ from pellucid.backends.torch_arithmetic import (
     softplus,
     unit,
 )
-from pellucid.backends.torch_attention import AttentionSizes, attend
-from pellucid.backends.torch_batch import TorchBatch
-from pellucid.backends.torch_kv_cache import TorchKVLayer, TorchStateLayer
-from pellucid.backends.torch_memory import indices, to_device, to_host
-from pellucid.backends.torch_weights import (
+from pellucid.backends.torch.attention import AttentionSizes, attend
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer
+from pellucid.backends.torch.memory import indices, to_device, to_host
+from pellucid.backends.torch.weights import (
     TorchMatrix,
     TorchStack,
     TorchWeight,

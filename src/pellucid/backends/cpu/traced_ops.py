@@ -8,12 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pellucid.backends.base import JoinedHandle
-from pellucid.backends.cpu_kv_cache import CpuKVLayer, CpuStateLayer
-from pellucid.backends.cpu_weights import CpuStack
-from pellucid.backends.native import Indices, LinearWeights, RowSet
-from pellucid.backends.ops import ForwardBatch, HostArray, Ops
-from pellucid.backends.row_table import TableInFile
-from pellucid.backends.tracing import (
+from pellucid.backends.cpu.kv_cache import CpuKVLayer, CpuStateLayer
+from pellucid.backends.cpu.tracing import (
     BufferView,
     Emit,
     Heads,
@@ -21,6 +17,10 @@ from pellucid.backends.tracing import (
     ReceivedRows,
     SymbolicArray,
 )
+from pellucid.backends.cpu.weights import CpuStack
+from pellucid.backends.native import Indices, LinearWeights, RowSet
+from pellucid.backends.ops import ForwardBatch, HostArray, Ops
+from pellucid.backends.row_table import TableInFile
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
 
 Rows: TypeAlias = Any  # a SymbolicArray, in place of the contract's HostArray

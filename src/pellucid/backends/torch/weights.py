@@ -16,7 +16,7 @@ from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.backends.torch_memory import TORCH_DTYPES, to_device
+from pellucid.backends.torch.memory import TORCH_DTYPES, to_device
 
 # Numbers of a matrix that are f32 at the same time: 64 MiB.
 MAX_WIDENED = 1 << 24

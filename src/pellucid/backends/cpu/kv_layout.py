@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_kv_codes import ROTATE_BACK, rotate
+from pellucid.backends.numpy.kv_codes import ROTATE_BACK, rotate
 from pellucid.backends.ops import BlockBytes, HostArray
 from pellucid.facts.kv_formats import (
     GROUP_DIMS,

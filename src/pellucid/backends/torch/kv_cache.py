@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.backends.numpy_dimension_codes import DimensionCodes
-from pellucid.backends.numpy_kv_cache import (
+from pellucid.backends.numpy.dimension_codes import DimensionCodes
+from pellucid.backends.numpy.kv_cache import (
     LayerLayout,
     NumpyKVCache,
     NumpyStateLayer,
@@ -17,17 +17,17 @@ from pellucid.backends.numpy_kv_cache import (
     numpy_kv_bytes_per_block,
     rows_of_format,
 )
-from pellucid.backends.numpy_kv_codes import CodeRows
+from pellucid.backends.numpy.kv_codes import CodeRows
 from pellucid.backends.ops import BlockBytes, HostArray
-from pellucid.backends.torch_batch import TorchBatch
-from pellucid.backends.torch_kv_codes import (
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.kv_codes import (
     quantize_groups,
     quantize_rows,
     restore_groups,
     restore_rows,
 )
-from pellucid.backends.torch_memory import TORCH_DTYPES, indices, to_device
-from pellucid.backends.torch_open_keys import Area, OpenKeys
+from pellucid.backends.torch.memory import TORCH_DTYPES, indices, to_device
+from pellucid.backends.torch.open_keys import Area, OpenKeys
 from pellucid.facts.kv_formats import GROUP_POSITIONS, OPEN_GROUPS, NumberFormat, find_kv_format
 from pellucid.facts.kv_groups import shares_layers
 from pellucid.facts.model_config import ModelConfig

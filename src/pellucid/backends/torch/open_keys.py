@@ -1,4 +1,4 @@
-"""Keys of groups of positions that are not complete, in bf16 on a device: as `numpy_open_keys`."""
+"""Keys of groups of positions that are not complete, in bf16 on a device: as `numpy.open_keys`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pellucid.backends.ops import ForwardBatch
-from pellucid.backends.torch_memory import indices
+from pellucid.backends.torch.memory import indices
 from pellucid.facts.kv_formats import GROUP_POSITIONS, OPEN_GROUPS, NumberFormat
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pellucid.backends.base import JoinedHandle, Weights
 from pellucid.backends.joined_matrix import UniformMatrix
-from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix, make_numpy_quantized
+from pellucid.backends.numpy.quantized import NumpyQuantizedMatrix, make_numpy_quantized
 from pellucid.backends.ops import HostArray
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 

@@ -11,13 +11,13 @@ from pellucid.backends.base import LogitRows, RowQuestion, RowSummary, StepLogit
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.eager_decoder import EagerDecoder
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
-from pellucid.backends.torch_batch import TorchBatch
-from pellucid.backends.torch_device import has_doubles
-from pellucid.backends.torch_draws import DRAWS_TOGETHER, NUMBERS_PER_TOKEN, draw_tokens
-from pellucid.backends.torch_memory import to_host
-from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_summaries import SUMMARIES_TOGETHER, summarize_rows
-from pellucid.backends.torch_weights import MAX_WIDENED
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.device import has_doubles
+from pellucid.backends.torch.draws import DRAWS_TOGETHER, NUMBERS_PER_TOKEN, draw_tokens
+from pellucid.backends.torch.memory import to_host
+from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.summaries import SUMMARIES_TOGETHER, summarize_rows
+from pellucid.backends.torch.weights import MAX_WIDENED
 from pellucid.facts.model_config import ModelConfig
 
 _F32_BYTES = 4

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pellucid.backends.base import JoinedHandle
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
-from pellucid.backends.torch_attention import AttentionSizes
-from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_weights import TorchCodes, TorchFloats, TorchMatrix, TorchWeight
-from pellucid.backends.triton_linear import linear_kernel
+from pellucid.backends.torch.attention import AttentionSizes
+from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.triton.linear import linear_kernel
+from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix, TorchWeight
 
 # Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
 _NUMBERS, _WORDS = 64, 16

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pellucid.backends.torch_arithmetic import capped, ordered_sum
-from pellucid.backends.torch_batch import TILE, QueryTiles
-from pellucid.backends.torch_kv_cache import TorchKVLayer
+from pellucid.backends.torch.arithmetic import capped, ordered_sum
+from pellucid.backends.torch.batch import TILE, QueryTiles
+from pellucid.backends.torch.kv_cache import TorchKVLayer
 
 
 class AttentionSizes(NamedTuple):

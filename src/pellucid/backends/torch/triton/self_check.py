@@ -8,10 +8,10 @@ import torch
 
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_weights import TorchFloats, TorchMatrix, TorchWeights
-from pellucid.backends.triton_ops import TritonOps, linear_tiles
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.triton.ops import TritonOps, linear_tiles
+from pellucid.backends.torch.weights import TorchFloats, TorchMatrix, TorchWeights
 
 _SHAPE = 200, 2048  # outputs and inputs; the last tile of outputs is not full
 _FORMATS = ("int8", "int4-zp")

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import JoinedHandle
-from pellucid.backends.numpy_kv_cache import NumpyKVLayer, NumpyStateLayer
-from pellucid.backends.numpy_quantized import NumpyQuantizedMatrix
-from pellucid.backends.numpy_weights import (
+from pellucid.backends.numpy.kv_cache import NumpyKVLayer, NumpyStateLayer
+from pellucid.backends.numpy.quantized import NumpyQuantizedMatrix
+from pellucid.backends.numpy.weights import (
     NumpyStack,
     NumpyWeight,
 )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pellucid.backends import native
-from pellucid.backends.cpu_kv_layout import padded_dim, unpack_layer, unpack_open_group
+from pellucid.backends.cpu.kv_layout import padded_dim, unpack_layer, unpack_open_group
 from pellucid.backends.ops import BlockBytes, HostArray
 from pellucid.facts.kv_formats import GROUP_POSITIONS, OPEN_GROUPS
 from pellucid.facts.kv_groups import kv_groups, kv_places, shares_layers

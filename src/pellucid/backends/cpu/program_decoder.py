@@ -15,13 +15,13 @@ from pellucid.backends.base import (
     StepLogits,
     StepWeights,
 )
-from pellucid.backends.batch_slices import slices
-from pellucid.backends.cpu_kv_cache import CpuKVCache
+from pellucid.backends.cpu.batch_slices import slices
+from pellucid.backends.cpu.kv_cache import CpuKVCache
+from pellucid.backends.cpu.tracing import SymbolicArray, Trace, build
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.native import Draw, Program, RowSet, RowSummarizer
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.backends.tracing import SymbolicArray, Trace, build
 from pellucid.facts.machine import Arithmetic
 from pellucid.facts.model_config import RopeConfig
 

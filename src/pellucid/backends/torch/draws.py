@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pellucid.backends.draw_arithmetic import WORD
 from pellucid.backends.drawing import DrawSettings, DrawTable, TokenMask
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_noise import NoiseKeys, exponential_noise, upper_bits
-from pellucid.backends.torch_odds import TorchOdds
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.noise import NoiseKeys, exponential_noise, upper_bits
+from pellucid.backends.torch.odds import TorchOdds
 
 DRAWS_TOGETHER = 8  # rows whose tokens are drawn at once
 # Of arrays of a row's tokens that exist at once, in f32 numbers: logits, weights, masses, orders, noise.

@@ -5,24 +5,24 @@ import torch
 from pellucid.backends.base import Backend
 from pellucid.backends.ops import Decoder, ForwardBatch
 from pellucid.backends.quantization.weights import quantize_matrix
-from pellucid.backends.torch_attention import AttentionSizes
-from pellucid.backends.torch_batch import TorchBatch
-from pellucid.backends.torch_decoder import TorchDecoder
-from pellucid.backends.torch_device import (
+from pellucid.backends.torch.attention import AttentionSizes
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.decoder import TorchDecoder
+from pellucid.backends.torch.device import (
     device_identity,
     device_memory,
     find_device,
     has_triton,
     measure_device,
 )
-from pellucid.backends.torch_kv_cache import (
+from pellucid.backends.torch.kv_cache import (
     TorchKVCache,
     make_torch_kv_cache,
     torch_kv_bytes_per_block,
 )
-from pellucid.backends.torch_ops import TorchOps
-from pellucid.backends.torch_self_check import checked_ops
-from pellucid.backends.torch_weights import Quantize, TorchWeights
+from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.self_check import checked_ops
+from pellucid.backends.torch.weights import Quantize, TorchWeights
 from pellucid.facts.machine import Machine
 from pellucid.facts.model_config import ModelConfig
 
@@ -60,7 +60,7 @@ class TorchBackend(Backend):
         ops = TorchOps(self.device, tile, attention)
         self.ops: TorchOps = ops if is_host else checked_ops(ops)
         if self.device.type == "cuda" and has_triton():
-            from pellucid.backends.triton_self_check import with_kernels
+            from pellucid.backends.torch.triton.self_check import with_kernels
 
             self.ops = with_kernels(self.ops)
         self.weights: TorchWeights = TorchWeights(self.device, quantize)

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.numpy_kv_codes import (
+from pellucid.backends.numpy.kv_codes import (
     SMALLEST,
     Floats,
     Slots,

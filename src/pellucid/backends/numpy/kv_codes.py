@@ -12,7 +12,7 @@ Rounding is to nearest even, in f32. A group of less than 2^-100 is zero. One th
 infinite scale and codes 0: it is seen, as NaN, in everything that reads it.
 
 Keys of 8 bits and values of 4 are those of the head after a Hadamard rotation: one large number then spreads over
-its group (QuaRot, arXiv 2404.00456). Keys of 4 bits: `numpy_dimension_codes.py`.
+its group (QuaRot, arXiv 2404.00456). Keys of 4 bits: `numpy/dimension_codes.py`.
 """
 
 from dataclasses import dataclass

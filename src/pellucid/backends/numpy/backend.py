@@ -8,14 +8,14 @@ from threadpoolctl import threadpool_info
 from pellucid.backends.base import Backend, StepLogits
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.eager_decoder import EagerDecoder
-from pellucid.backends.numpy_kv_cache import (
+from pellucid.backends.numpy.kv_cache import (
     NumpyKVCache,
     make_numpy_kv_cache,
     numpy_kv_bytes_per_block,
     rows_of_format,
 )
-from pellucid.backends.numpy_ops import NumpyOps
-from pellucid.backends.numpy_weights import NumpyWeights
+from pellucid.backends.numpy.ops import NumpyOps
+from pellucid.backends.numpy.weights import NumpyWeights
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
 from pellucid.facts.model_config import ModelConfig
 

@@ -1,10 +1,10 @@
-"""Keys and values as codes on a device: the definition of `numpy_kv_codes`, bit for bit."""
+"""Keys and values as codes on a device: the definition of `numpy.kv_codes`, bit for bit."""
 
 import torch
 from torch import Tensor
 
-from pellucid.backends.numpy_dimension_codes import MOST_CODE
-from pellucid.backends.numpy_kv_codes import EXTREME_CODES, ROTATE_BACK, ROTATE_IN, SMALLEST
+from pellucid.backends.numpy.dimension_codes import MOST_CODE
+from pellucid.backends.numpy.kv_codes import EXTREME_CODES, ROTATE_BACK, ROTATE_IN, SMALLEST
 from pellucid.facts.kv_formats import GROUP_POSITIONS, NumberFormat
 
 

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.backends.base import Backend, NativeThreads, ThreadUse
-from pellucid.backends.cpu_kv_cache import (
+from pellucid.backends.cpu.free_cores import FreeCores
+from pellucid.backends.cpu.kv_cache import (
     CpuKVCache,
     TracedKVCache,
     make_cpu_kv_cache,
     native_kv_groups,
 )
-from pellucid.backends.cpu_ops import CpuOps
-from pellucid.backends.cpu_weights import CpuWeights
-from pellucid.backends.free_cores import FreeCores
+from pellucid.backends.cpu.ops import CpuOps
+from pellucid.backends.cpu.program_decoder import ProgramDecoder
+from pellucid.backends.cpu.thread_limiter import ThreadLimiter
+from pellucid.backends.cpu.tracing import Trace, symbolic_batch
+from pellucid.backends.cpu.weights import CpuWeights
 from pellucid.backends.native import (
     EXTENSION_FILE,
     Program,
@@ -25,9 +28,6 @@ from pellucid.backends.native import (
     kv_bytes_per_block,
 )
 from pellucid.backends.ops import Decoder
-from pellucid.backends.program_decoder import ProgramDecoder
-from pellucid.backends.thread_limiter import ThreadLimiter
-from pellucid.backends.tracing import Trace, symbolic_batch
 from pellucid.facts.kv_groups import open_area_bytes
 from pellucid.facts.model_config import ModelConfig
 

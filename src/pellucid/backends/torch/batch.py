@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.rope_frequencies import frequency_rows
-from pellucid.backends.torch_memory import indices, to_device
-from pellucid.backends.torch_open_keys import StepGroups, groups_of_step
+from pellucid.backends.torch.memory import indices, to_device
+from pellucid.backends.torch.open_keys import StepGroups, groups_of_step
 from pellucid.facts.model_config import RopeConfig
 
 TILE = 16  # positions whose queries go through a product together; tiles start at multiples of it

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pellucid.backends.base import KeptTokens, LikelyToken, RowQuestion, RowSummary
 from pellucid.backends.drawing import sharpness
-from pellucid.backends.torch_arithmetic import ordered_sum
-from pellucid.backends.torch_memory import to_device
-from pellucid.backends.torch_odds import TorchOdds
+from pellucid.backends.torch.arithmetic import ordered_sum
+from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.odds import TorchOdds
 
 SUMMARIES_TOGETHER = 8  # rows
 
