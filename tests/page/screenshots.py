@@ -24,7 +24,7 @@ LESSONS = (
     "one-token", "choosing", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
     "numbers", "questions", "record",
 )  # fmt: skip
-VIEWS = ("generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "learn", "chat")
+VIEWS = ("learn", "generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "chat")
 WIDTHS = (1440, 900, 360)
 THEMES = ("light", "dark")
 PICTURED = (*(view for view in VIEWS if view != "learn"), "learn-with-without")

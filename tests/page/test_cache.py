@@ -24,7 +24,7 @@ def table_of_blocks(page: Any) -> list[list[str]]:
 
 
 def test_the_table_is_the_engines_pool_at_every_moment(page: Any, server: Any) -> None:
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     wait_until(page, "pellucid.store.hello !== null")
     snapshots = []
     with ThreadPoolExecutor(4) as threads:
@@ -63,7 +63,7 @@ def test_the_table_is_the_engines_pool_at_every_moment(page: Any, server: Any) -
 
 def test_a_blocks_numbers_appear_when_it_is_chosen(page: Any, server: Any) -> None:
     complete(server, PROMPT, 24)
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     page.locator(".prefix-tree button").first.click()
     page.locator("p.why", has_text="8 bits change these keys").wait_for()
     block = page.evaluate("pellucid.selection.block.value")
@@ -77,7 +77,7 @@ def test_where_two_prompts_part_is_marked_in_both(page: Any, server: Any) -> Non
     wait_until(page, "pellucid.store.hello !== null")
     first = f"The dog found a red stone under an old boat. {PROMPT} {PROMPT}"
     complete(server, first, 4)
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     complete(server, first.replace("stone", "fish"), 4)
     marks = page.locator(".parting mark")
     marks.first.wait_for()

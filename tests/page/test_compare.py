@@ -8,7 +8,7 @@ from page.browser import wait_until
 
 
 def run_it(page: Any, tokens: int = 12) -> None:
-    page.keyboard.press("4")
+    page.keyboard.press("5")
     page.locator("main.view-compare h2").first.wait_for()
     page.evaluate("n => { pellucid.views.compare.tokens.value = n; }", tokens)
     page.keyboard.press("r")
@@ -55,7 +55,7 @@ def test_the_table_has_what_the_curves_show(page: Any) -> None:
     ("kind", "names"), [("kv_dtype", ["bf16", "int8", "int4"]), ("batch", None)]
 )
 def test_other_comparisons(page: Any, kind: str, names: list[str] | None) -> None:
-    page.keyboard.press("4")
+    page.keyboard.press("5")
     page.locator("main.view-compare h2").first.wait_for()
     for _ in range(1 if kind == "kv_dtype" else 2):
         page.keyboard.press("k")

@@ -16,7 +16,7 @@ def generate(page: Any, prompt: str) -> str:
     """Runs a prompt by keyboard; returns the engine's name of the request."""
     num_requests = "pellucid.store.requestsAt(Infinity).length"
     before = page.evaluate(num_requests)
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     page.locator("#run:not([disabled])").wait_for()
     page.keyboard.press("/")
     page.keyboard.press("Control+a")
@@ -58,7 +58,7 @@ def test_a_choice_that_nobody_looked_at_is_computed_again(page: Any, server: Any
     wait_until(
         page, "pellucid.request.value?.ledger && pellucid.request.value.tokens.length === 1200"
     )
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     tokens = page.evaluate(TOKENS, page.evaluate("pellucid.request.value.req"))
     unseen = [token for token in tokens if not token["rank"]]
     assert unseen and tokens[0]["rank"]
@@ -247,6 +247,8 @@ def test_an_empty_page_shows_a_recorded_run_which_rests_for_those_who_want_no_mo
     assert page.evaluate(drawn) == still
     page.get_by_role("button", name="Play").click()
     page.locator(".first-run .why", has_text="Decode.").wait_for()
-    page.get_by_role("button", name="Now you").click()
+    lesson = page.get_by_role("link", name="Now you: the lesson")
+    assert lesson.get_attribute("href") == "#learn"
+    page.get_by_role("button", name="or a prompt of your own").click()
     wait_until(page, "document.activeElement.id === 'prompt'")
     context.close()

@@ -58,7 +58,7 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
 
 
 def test_all_steps_are_done_on_this_engine(page: Any) -> None:
-    page.keyboard.press("8")
+    page.keyboard.press("1")
     wait_until(page, "pellucid.source.canRun")
     for step in STEPS:
         do_step(page, step)
@@ -84,7 +84,7 @@ def test_all_steps_are_done_on_this_engine(page: Any) -> None:
 def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
     page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
     wait_until(page, "pellucid.source.status.value === 'ended'")
-    page.keyboard.press("8")
+    page.keyboard.press("1")
     # The bundled model knows few words.
     for step, engine in (("one-token", "pellucid-5m"), ("choosing", "smollm2-135m-instruct")):
         do_step(page, step, "Use the recorded run")
@@ -94,7 +94,7 @@ def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
 
 
 def test_a_typed_text_is_shown_in_the_tokens_of_the_model(page: Any, server: RunningServer) -> None:
-    page.keyboard.press("8")
+    page.keyboard.press("1")
     box = page.get_by_label("Type anything")
     for text in ("The cat sat, yes 日本!", "   ", ""):
         box.fill(text)

@@ -7,7 +7,7 @@ from page.conftest import wait_for_all_events
 
 
 def open_plan(page: Any, machine: str) -> None:
-    page.keyboard.press("7")
+    page.keyboard.press("8")
     page.locator("main.view-plan h2").first.wait_for()
     page.locator("#plan-machine").wait_for()
     page.evaluate("name => { pellucid.views.plan.machine.value = name; }", machine)

@@ -48,7 +48,7 @@ def test_a_preemption_is_seen_and_explained(page: Any, server: RunningServer) ->
         server.wait_until(lambda: len(server.engine.unfinished_request_ids) == 2, "both requests")
         gate.open()
         assert [each.result() for each in together] == alone
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     wait_until(
         page, "[...pellucid.store.requests.values()].filter((each) => each.ledger).length >= 4"
     )
@@ -77,7 +77,7 @@ def test_a_preemption_is_seen_and_explained(page: Any, server: RunningServer) ->
 def test_a_fork_of_a_running_text_makes_one_copy(page: Any, server: RunningServer) -> None:
     server.wait_until_idle()
     gate = StepGate(server.engine, num_steps=25)  # the text does not end before it is forked
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     page.locator("#run:not([disabled])").wait_for()
     page.evaluate(
         "() => { const state = pellucid.views.generate; state.max_tokens.value = 100;"

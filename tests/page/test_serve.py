@@ -7,7 +7,7 @@ from support.step_gate import StepGate
 
 
 def open_serve(page: Any) -> None:
-    page.keyboard.press("6")
+    page.keyboard.press("7")
     page.locator("main.view-serve h2").first.wait_for()
     page.locator("button.live.on").wait_for()
 

@@ -16,7 +16,7 @@ from pellucid.observing.page_bundle import export_file
 from pellucid.observing.page_export import export_page
 from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
 
-VIEWS = ("Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat")
+VIEWS = ("Learn", "Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Chat")
 
 
 def test_each_view_opens_by_its_key(page: Any) -> None:
@@ -38,7 +38,7 @@ def test_a_key_pressed_as_soon_as_a_view_is_seen_is_heard(page: Any) -> None:
       });
       seen.observe(document.body, {childList: true, subtree: true});
     }""")
-    page.keyboard.press("4")
+    page.keyboard.press("5")
     page.locator("main.view-compare h2").first.wait_for()
     assert page.evaluate("pellucid.views.compare.kind.value") == "kv_dtype"
 
@@ -128,7 +128,7 @@ def test_a_page_in_one_file_opens_from_a_disk(browser: Any, tmp_path: Path) -> N
     for number, title in enumerate(VIEWS, 1):
         opened.keyboard.press(str(number))
         opened.locator(f"main.view-{title.lower()} h2").first.wait_for()
-    opened.keyboard.press("8")
+    opened.keyboard.press("1")
     opened.get_by_role("button", name="Use the recorded run").first.wait_for()
     prompt = json.loads((WEB_FOLDER / "traces/first_run.json").read_text())["prompt"]
     wait_until(opened, "count => document.querySelectorAll('.piece').length === count", len(prompt))

@@ -28,7 +28,7 @@ REPEATS = (
 
 
 def test_rounds_acceptance_and_speed_up_are_those_of_the_events(page: Any) -> None:
-    page.keyboard.press("5")
+    page.keyboard.press("6")
     page.locator("#speculate-run:not([disabled])").wait_for()
     page.evaluate("text => { pellucid.views.speculate.prompt.value = text; }", REPEATS)
     page.keyboard.press("g")
@@ -57,7 +57,7 @@ def test_figures_of_a_text_with_drafts_are_those_of_its_events(
 ) -> None:
     events: list[dict[str, Any]] = []
     stop = server.engine.events.subscribe(lambda each: events.append(each.as_dict()), Level.TOKEN)
-    page.keyboard.press("5")
+    page.keyboard.press("6")
     page.locator("#speculate-run:not([disabled])").wait_for()
     text = f"Listen. {REPEATS}"  # no block of it is in the prefix cache
     page.evaluate("text => { pellucid.views.speculate.prompt.value = text; }", text)
@@ -70,7 +70,7 @@ def test_figures_of_a_text_with_drafts_are_those_of_its_events(
     passed = sum(num_tokens for name, num_tokens, _ in batches if name == req)
     times = [each["t_us"] for each in events if each["ev"] == "tok"]
     assert passed > num_prompt + len(times) - 1  # wrong drafts passed as well
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     assert figure(page, "passed the model").startswith(f"{passed} ")
     mean = (times[-1] - times[0]) / (len(times) - 1)
     shown, unit = figure(page, "each token").split()
@@ -86,7 +86,7 @@ def figure(page: Any, label: str) -> str:
 
 @pytest.mark.parametrize("drafter", ["draft model", "prompt lookup"])
 def test_the_text_is_the_same_with_and_without_drafts(page: Any, drafter: str) -> None:
-    page.keyboard.press("5")
+    page.keyboard.press("6")
     page.locator("#speculate-both:not([disabled])").wait_for()
     page.get_by_label(drafter).focus()
     page.keyboard.press("Space")

@@ -15,7 +15,7 @@ from pellucid.observing.traces.perfetto import perfetto_trace
 @pytest.fixture
 def timeline(page: Any, server: Any) -> Any:
     # Before anything runs: Generate would look at tokens of the requests, which is work of the engine.
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     page.locator("main.view-timeline h2").first.wait_for()
     body = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 12, "ignore_eos": True}
     server.post("/v1/completions", body)
@@ -150,7 +150,7 @@ REQUESTS = """count => {
 
 
 def test_ten_thousand_requests_scroll_and_are_found(page: Any) -> None:
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     page.evaluate(REQUESTS, 10_000)
     page.keyboard.press("a")
     canvas = page.locator(".request-lanes canvas")

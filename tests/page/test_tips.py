@@ -36,11 +36,11 @@ def test_what_a_token_a_block_a_lane_and_a_step_are(page: Any) -> None:
     wait_until(page, f"{TIP}?.endsWith('position 1 · of the prompt')")
     page.locator(".blocks li").first.hover()
     wait_until(page, f"{TIP}?.startsWith('block ')")
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     assert page.evaluate(TIP) is None
     assert hover_canvas(page, "timeline", 0.5, 0.1).startswith("r1")
     assert page.locator(".picture .mark").count() == 1
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     assert hover_canvas(page, "cache", 0.01, 0.02).startswith("Block 0")
     page.locator("main.view-cache .picture canvas").first.focus()
     page.keyboard.press("ArrowRight")

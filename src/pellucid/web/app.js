@@ -10,7 +10,7 @@ import { Tips } from "./parts/tips.js";
 import { createSession, SPEEDS } from "./state/session.js";
 
 /** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
-const VIEWS = ["Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Learn", "Chat"].map((title) => [title.toLowerCase(), title]);
+const VIEWS = ["Learn", "Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Chat"].map((title) => [title.toLowerCase(), title]);
 
 /** Views that show no moment of the engine: runs of their own, or conversations. */
 const TIMELESS = new Set(["compare", "learn", "chat"]);

@@ -59,11 +59,12 @@ export function FirstRun({ session }) {
     <canvas ref=${canvas} style=${{ width: "100%", height: `${tall}px` }} role="img" aria-label=${label}></canvas>
     ${run && html`<${Caption} run=${run} time=${time} />
       <p class="row">
-        <button class="primary" onClick=${() => document.getElementById("prompt")?.focus()}>Now you: write a prompt</button>
+        <a class="button primary" href="#learn">Now you: the lesson</a>
+        <button onClick=${() => document.getElementById("prompt")?.focus()}>or a prompt of your own</button>
         ${isPlaying.value
           ? html`<button onClick=${() => (isPlaying.value = false)}>Hold</button>`
           : html`<button onClick=${() => (time.value < end ? (isPlaying.value = true) : again())}>${time.value < end ? "Play" : "Again"}</button>`}
-        <span class="faint small">A recorded run of ${run.model}.${session.source.isLive ? " Yours runs on this engine." : ""} <a href="#learn">Learn</a> explains it in seven steps.</span>
+        <span class="faint small">A recorded run of ${run.model}.${session.source.isLive ? " A prompt of yours runs on this engine." : ""}</span>
       </p>`}
   </div>`;
 }
