@@ -102,6 +102,22 @@ def test_attention_adds_up_and_is_the_kernels_own(inspected: RunningServer, repl
     assert seen["other"] == pytest.approx(0, abs=1e-12) and len(seen["top"]) == position
 
 
+def test_the_numbers_of_a_head_give_its_weights(inspected: RunningServer, reply: Any) -> None:
+    path = f"/v1/attn/{call_id(reply)}/40?top=4096&numbers=1"
+    config = inspected.engine.model_config.layers[1].attention
+    for head in (0, config.num_heads - 1):
+        seen = get(inspected, f"{path}&layer=1&head={head}").json
+        query, keys, values = (np.array(seen[name]) for name in ("query", "keys", "values"))
+        assert keys.shape == values.shape == (41, config.head_dim)
+        weights = np.exp(seen["scale"] * keys @ query)
+        told = {0: seen["sink"]} | {at: weight for at, *_, weight in seen["top"]}
+        expected = [told[at] for at in range(41)]
+        assert np.allclose(weights / weights.sum(), expected, rtol=1e-3, atol=1e-6)
+    for wrong in ("numbers=2&layer=0&head=0", "numbers=1&layer=0", "numbers=1&head=0"):
+        answered = get(inspected, f"/v1/attn/{call_id(reply)}/9?{wrong}")
+        assert (answered.status, answered.json["error"]["param"]) == (400, "numbers")
+
+
 def test_blocks_and_tree_are_for_admins(inspected: RunningServer, reply: Any) -> None:
     tree = get(inspected, "/v1/kv/tree", ADMIN).json
     first = next(node for node in tree["nodes"] if node["index"] == 0)

@@ -184,15 +184,27 @@ class SeenAttention:
     def weights(self, layer: int) -> tuple[FloatArray, float]:
         """Weights [H, n] of a layer, and how far what they make of the values is from the output that the
         backend computed: the largest difference over the largest number of the output."""
+        k, v = self._keys_and_values(layer)
+        call = self.calls[layer]
+        weights = attention_weights(call, k)
+        difference = np.abs(attention_output(weights, v) - call.output).max()
+        return weights, float(difference / max(float(np.abs(call.output).max()), 1e-30))
+
+    def numbers_of(self, layer: int, head: int) -> tuple[HostArray, HostArray, HostArray]:
+        """The query [D] of a query head, and the keys and values [n, D] that the head reads."""
+        k, v = self._keys_and_values(layer)
+        q = self.calls[layer].q
+        kv_head = head // (len(q) // k.shape[1])
+        return q[head], k[:, kv_head], v[:, kv_head]
+
+    def _keys_and_values(self, layer: int) -> tuple[HostArray, HostArray]:
+        """Of all positions: each [n, K, D]."""
         halves = [self._unpack(data, layer) for data in self._blocks[layer]]
         k, v = (np.concatenate(half)[: self._num_positions] for half in zip(*halves, strict=True))
         if (own := self._own_groups.get(layer)) is not None:
             begin = (len(k) - 1) // len(own) * len(own)
             k[begin:] = own[: len(k) - begin]
-        call = self.calls[layer]
-        weights = attention_weights(call, k)
-        difference = np.abs(attention_output(weights, v) - call.output).max()
-        return weights, float(difference / max(float(np.abs(call.output).max()), 1e-30))
+        return k, v
 
 
 class Inspector:

@@ -3,6 +3,7 @@ block, the prefix tree."""
 
 import asyncio
 import base64
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pellucid.server.serving import OneEngineHandlers
 
 MAX_CANDIDATES = 200
 MAX_ATTENDED = 4096  # positions whose weights a reply has one by one
+MAX_NUMBERED = 512  # positions whose keys and values a reply has
 DIGITS = 6  # of numbers in a reply; bf16 has 3
 
 Result = TypeVar("Result")
@@ -100,7 +102,7 @@ class InspectionRoutes(OneEngineHandlers):
         the keys in the cache.
 
         `layer` and `head` choose one (left out: the mean over all); `top` positions with the largest weights
-        (16).
+        (16). With `numbers=1` the query, keys and values of one head.
         """
         self._take_place(call)
         completion = self._completion(call)
@@ -108,7 +110,11 @@ class InspectionRoutes(OneEngineHandlers):
         num_heads = min(attention.num_heads for attention in attentions.values())
         head = _choice(call, "head", num_heads)
         top = _whole(call, "top", 16, 1, MAX_ATTENDED)
-        position = self._position(call, completion, 0, completion.num_tokens - 1)
+        wants_numbers = _whole(call, "numbers", 0, 0, 1)
+        if wants_numbers and (layer is None or head is None):
+            raise refused("numbers=1: must come with layer and head", "numbers")
+        last = min(completion.num_tokens, MAX_NUMBERED if wants_numbers else sys.maxsize) - 1
+        position = self._position(call, completion, 0, last)
         known = completion.tokens(position + 1)
         answer = await self._answer(completion, position + 1)
         seen = await self._look(lambda inspector: inspector.attention(answer))
@@ -124,7 +130,17 @@ class InspectionRoutes(OneEngineHandlers):
             row = np.mean(rows, axis=0)
             order = 1 + np.argsort(-row[1:], kind="stable")[:top]
             blocks = np.add.reduceat(row, np.arange(0, len(row), block_size))
+            found: dict[str, Any] = {}
+            if wants_numbers and layer is not None and head is not None:
+                query, keys, values = seen.numbers_of(layer, head)
+                (found["query"],) = _numbers(query[None])
+                found |= {
+                    "keys": _numbers(keys),
+                    "values": _numbers(values),
+                    "scale": seen.calls[layer].scale,
+                }
             return {
+                **found,
                 "sink": float(row[0]),
                 "top": [[at, known[at], text(known[at]), float(row[at])] for at in order.tolist()],
                 "other": float(max(0.0, 1 - row[0] - row[order].sum())),
