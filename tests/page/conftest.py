@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from page.browser import CHROMIUM, FLAGS, PATIENCE, wait_until
+from pellucid.observing import observation_budget
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
 
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "tests/page/" in item.path.as_posix():
                 item.add_marker(pytest.mark.skip(reason=f"needs a browser: {HOW}"))
+
+
+@pytest.fixture(autouse=True)
+def observes_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long an observation takes on a busy machine, there is time for it."""
+    monkeypatch.setattr(observation_budget, "SHARE", 1000.0)
 
 
 # The package ends the browser: the event loop of playwright disturbs other tests.
