@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.execution.block_transfer import MOST_TOGETHER, BlockTransfer
-from pellucid.execution.swap_file import SwapFile
+from pellucid.execution.block_transfer import MOST_TOGETHER, BlockTransfer, SwapFile
 from pellucid.scheduling.block_ops import Copy, Load, Save, Slot, SlotKind, SwapIn, SwapOut
 from support.fake_model import FakeKVCache
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends.ops import Array
-from pellucid.execution.forward_batch import build_forward_batch
+from pellucid.execution.model_runner import build_forward_batch
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.loaded_model import LoadedModel
 from pellucid.scheduling.scheduler_output import ScheduledRequest

@@ -122,7 +122,8 @@ class EngineCore:
         output = self.scheduler.schedule(times.started)
         self.model_runner.follow(output)
         if self._recorder is not None:
-            self._recorder.observe_schedule(output.scheduled, self.scheduler.running, times)
+            held = output.num_held_blocks
+            self._recorder.observe_schedule(output.scheduled, held, self.scheduler.running, times)
         times.scheduled = times.executed = self._clock()
         return output
 

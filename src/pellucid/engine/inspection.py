@@ -25,8 +25,7 @@ from pellucid.execution.attention_lens import (
     attention_weights,
 )
 from pellucid.execution.candidates import Candidates
-from pellucid.execution.forward_batch import build_forward_batch
-from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.model_runner import ModelRunner, build_forward_batch
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampling_order import SamplingRow, sampling_stages
 from pellucid.facts.kv_formats import GROUP_POSITIONS, NumberFormat, find_kv_format

@@ -12,12 +12,11 @@ from pellucid.backends.ops import KVCache
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat
 from pellucid.execution.block_server import BlockServer
-from pellucid.execution.block_transfer import BlockTransfer
+from pellucid.execution.block_transfer import BlockTransfer, SwapFile
 from pellucid.execution.fetch_policy import FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore
 from pellucid.execution.secret_file import read_secret
 from pellucid.execution.state_pieces import num_pieces
-from pellucid.execution.swap_file import SwapFile
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
 from pellucid.memory.engine_plan import (

@@ -84,14 +84,19 @@ class StepRecorder:
     def observe_schedule(
         self,
         scheduled_requests: Sequence[ScheduledRequest],
+        num_held_blocks: Sequence[int],
         running: Sequence[Request],
         times: StepTimes,
     ) -> None:
-        """Records which work a step will do for each request."""
+        """Records which work a step will do for each request.
+
+        Args:
+            num_held_blocks: KV blocks that each of the scheduled requests holds.
+        """
         self._times, self._works = times, []
         self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
-        for scheduled in scheduled_requests:
+        for scheduled, num_blocks in zip(scheduled_requests, num_held_blocks, strict=True):
             request, request_output = self._requests[scheduled.request_id]
             num_logits = scheduled.num_logits
             work = Work(
@@ -112,7 +117,7 @@ class StepRecorder:
             metrics.num_processed_tokens += scheduled.num_scheduled_tokens
             metrics.flops += work.flops
             if self._use_kv_cache:
-                held[request_output.request_id] += scheduled.num_blocks * self._bytes_per_block
+                held[request_output.request_id] += num_blocks * self._bytes_per_block
                 num_bytes = held[request_output.request_id]
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
         self._left_out = []

@@ -11,10 +11,11 @@ from pellucid.scheduling.block import Block, BlockKey, CacheSalt
 from pellucid.scheduling.block_ops import BlockOp, Copy, Slot, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import FREED_BLOCK
 
 Place: TypeAlias = tuple[int, int]  # group, index in a request's block table of the group
 # The entry of a block that has left the window and was freed: attention does not read this entry.
-FREED = Block(-1)
+FREED = Block(FREED_BLOCK)
 BYTES_PER_TOKEN = 8  # as they are hashed
 
 
@@ -223,6 +224,18 @@ class RequestTables:
         return num_needed
 
     # ---- blocks for new tokens
+
+    def is_writable(self, num_computed: int, num_tokens: int) -> bool:
+        """Whether all blocks for positions `num_computed` .. `num_tokens` - 1 are there, the first of them without
+        other owners and not in the prefix index: most decodes find it so, at every step."""
+        written = num_computed // self._needs.block_size
+        for table in self.by_group:
+            blocks = table.blocks
+            if written >= len(blocks) or len(blocks) * self._needs.block_size < num_tokens:
+                return False
+            if blocks[written].ref_count > 1 or blocks[written].key is not None:
+                return False
+        return True
 
     def unseal_next(self, num_computed: int) -> None:
         """Removes the blocks that the token at position `num_computed` is written into from the prefix index."""

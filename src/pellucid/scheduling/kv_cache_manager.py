@@ -272,6 +272,10 @@ class KVCacheManager:
             num_computed = request.num_computed_tokens
         if self.open_keys is not None and self.open_keys.lacks_slot(request):
             return False
+        if tables.is_writable(num_computed, num_tokens):
+            if self.open_keys is not None:
+                self.open_keys.ensure_slot(request, num_computed)
+            return True
         tables.unseal_next(num_computed)
         num_needed = tables.num_needed(num_computed, num_tokens)
         if num_needed and self._num_missing(request, num_needed):

@@ -459,7 +459,7 @@ class Scheduler:
                 self._take_blocks(victim, request)
             if manager.open_keys is not None:
                 self.free_slot(request)
-            num_matched = manager.num_blocks(request)
+            num_matched = manager.num_blocks(request) if self._sink.active else 0
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
             self.errors[request.request_id] = error
@@ -497,13 +497,14 @@ class Scheduler:
             room = min(room, num_recomputed + plan.extra_logits)
             if room == 0:
                 return
-        states = self.kv_cache_manager.states
+        manager = self.kv_cache_manager
+        states = manager.states
         if states is not None:
             to_snapshot = states.num_tokens_to_snapshot(request, start)
             if to_snapshot is not None:
                 room = min(room, to_snapshot)
         if num_drafts:
-            self.kv_cache_manager.checkpoint(request)
+            manager.checkpoint(request)
         samplers: tuple[str, ...] = (request.request_id,)
         if not request.is_introduced:
             plan.introduce(request)
@@ -516,7 +517,7 @@ class Scheduler:
                 samplers += (follower.request_id,)
         if self._shares.is_contended:
             self._shares.charge(request, num_scheduled - num_recomputed)
-        slots = self.kv_cache_manager.slots
+        slots = manager.slots
         end, prompt_rows = start + num_scheduled, NO_ROWS
         if wants_prompt:
             # Each position's are given once. The position after the last is a prompt token's too.
@@ -535,8 +536,6 @@ class Scheduler:
                 0 if slots is None else slots.slot(request),
                 has_output and not num_recomputed,
                 prompt_rows,
-                0,
-                self.kv_cache_manager.num_blocks(request),
             )
         )
 

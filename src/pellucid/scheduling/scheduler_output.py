@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pellucid.inputs.sampling_params import SamplingParams
 
 NO_ROWS = range(0)
-# The ids of a request's blocks in each group of layers; -1 for a block that has left the window and was freed.
+FREED_BLOCK = -1  # in place of the id of a block that has left the window and was freed
+# The ids of a request's blocks in each group of layers.
 BlockIds: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -93,7 +94,6 @@ class ScheduledRequest(NamedTuple):
         prompt_logprob_rows: the rows, counted from the first, whose prompt log-probabilities are to be given.
         num_guessed_tokens: how many tokens before the drafts, the last ones, a later step may replace by others: in a
             draft model, its own drafts.
-        num_blocks: that the request holds, of all groups, for its metrics.
     """
 
     request_id: str
@@ -108,7 +108,6 @@ class ScheduledRequest(NamedTuple):
     is_decoding: bool = False
     prompt_logprob_rows: range = NO_ROWS
     num_guessed_tokens: int = 0
-    num_blocks: int = 0
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -171,6 +170,14 @@ class SchedulerOutput:
     @property
     def num_tokens(self) -> int:
         return sum(scheduled.num_scheduled_tokens for scheduled in self.scheduled)
+
+    @property
+    def num_held_blocks(self) -> list[int]:
+        """KV blocks that each scheduled request holds, of all groups."""
+        return [
+            sum([len(ids) - ids.count(FREED_BLOCK) for ids in tables])
+            for tables in self.block_tables
+        ]
 
 
 @dataclass(frozen=True, slots=True)
