@@ -11,6 +11,7 @@ from pellucid.engine.inspection import AnswerSoFar, NoBlocksError
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import RequestOutput
 from support.bundled import bundled_engine
+from support.kept_names import names_in
 
 PROMPT = "Once upon a time, Mira went to the market. Mira had a small red key. " * 2
 PARAMS = SamplingParams(
@@ -64,6 +65,7 @@ def test_logits_seen_again_are_those_of_the_step_to_the_last_bit(knobs: dict[str
     rows_before = len(rows)
     run(engine)
     steps = rows[:20] + rows[rows_before:]
+    engine.step()  # tells execution of the end
     for num_outputs in (0, 25, 39):  # and after its end
         seen = engine.inspector.logits(answer_of(engine, output, num_outputs))
         assert (seen.logits == steps[num_outputs]).all()
@@ -73,6 +75,9 @@ def test_logits_seen_again_are_those_of_the_step_to_the_last_bit(knobs: dict[str
     engine.scheduler.check_integrity()
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
+    looks = {f"inspect-{number}{end}" for number in range(6) for end in ("", "/0")}
+    names = {output.request_id, f"{output.request_id}/0", *looks}
+    assert names_in(engine, names) <= {"DraftPolicy"}
 
 
 def test_looking_changes_no_answer() -> None:

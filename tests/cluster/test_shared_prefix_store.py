@@ -117,7 +117,7 @@ def test_no_value_that_others_change_is_taken_for_a_block(
     unkeyed = BlockFileFormat(fingerprint, block_size, num_bytes)
     rng, reports = random.Random(24), []
     blocks = BlockServer(server.url, fingerprint, keyed.file_bytes, reports.append)
-    store = PrefixStore(blocks, keyed, 1000, reports.append)
+    store = PrefixStore(blocks, keyed, 1000, reports.append, 0)
     hashes = [hashlib.sha256(b"%d" % number).digest() for number in range(20)]
     tokens = [tuple(range(number, number + block_size)) for number in range(20)]
     contents = [np.frombuffer(rng.randbytes(num_bytes), np.uint8) for _ in hashes]

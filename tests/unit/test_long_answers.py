@@ -26,7 +26,7 @@ FOLDER = Path(find_response_format.__code__.co_filename).with_name("families")
 
 
 def test_a_view_of_an_answer_is_a_sequence_of_its_tokens() -> None:
-    view, tokens = AnswerTokens([5, 6, 7, 8], 3, (9,)), [5, 6, 7, 9]
+    view, tokens = AnswerTokens([5, 6, 7, 8], 3, (9,), 0), [5, 6, 7, 9]
     assert [view[index] for index in range(-4, 4)] == [*tokens, *tokens]
     assert list(view) == tokens and view[1:] == tokens[1:] and view[::-2] == tokens[::-2]
 

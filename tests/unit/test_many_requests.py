@@ -8,12 +8,16 @@ import random
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import pytest
 
 from pellucid.engine import LLMEngine
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.observing.events import Level
 from support.fake_model import fake_engine
+from support.kept_names import names_in
 
 NUM_UNFINISHED = 150  # kept in the engine: more than can run
 BUDGET = 256
@@ -117,3 +121,29 @@ def assert_nothing_is_left(engine: LLMEngine) -> None:
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.num_free_blocks == pool.num_blocks
     engine.scheduler.kv_cache_manager.check_integrity()
+
+
+@pytest.mark.parametrize("speculation", ["ngram", "draft"])
+def test_nothing_is_kept_about_requests_that_have_ended(speculation: str) -> None:
+    engine = fake_engine(
+        num_kv_blocks=20, block_size=16, max_num_seqs=6, swap_space=200, speculation=speculation
+    )
+    engine.events.subscribe(lambda record: None, Level.TOKEN)
+    beams = BeamSearchParams(beam_width=3, max_tokens=9)
+    params = [*PARAMS, LONG, beams, SamplingParams(max_tokens=9, logprobs=1, best_of=2, seed=1)]
+    prompts = [prompt for prompt, _ in islice(arrivals(random.Random(1)), 16)]
+    outputs = [
+        engine.add_request(prompt, own, caller="ab"[index % 2])
+        for index, (prompt, own) in enumerate(zip(prompts, cycle(params), strict=False))
+    ]
+    engine.step()
+    names = {output.request_id for output in outputs}
+    names |= {f"{name}/{index}" for name in names for index in range(3)}
+    assert len(names_in(engine, names)) > 8
+    for output in outputs[::5]:
+        engine.abort(output.request_id)
+    while engine.has_unfinished_requests:
+        engine.step()
+    engine.step()  # tells execution who has ended
+    assert engine.scheduler.kv_cache_manager.block_pool.version > 50
+    assert names_in(engine, names) <= {"DraftPolicy"}  # how good drafts were, of some requests

@@ -32,7 +32,7 @@ class Completion:
     detokenizer: IncrementalDetokenizer
     stop_strings: StopStringMatcher | None
     tokenizer: Tokenizer
-    beams: BeamGroup | None = None
+    beams: BeamGroup | None
     text_is_complete: bool = False
     num_sent_tokens: int = 0
     unsent_text: str = ""

@@ -62,7 +62,7 @@ class PrefixNode:
     token_ids: tuple[int, ...]
     owners: tuple[str, ...]
     sealed_by: str | None
-    group: int = 0
+    group: int
 
 
 @dataclass(frozen=True)

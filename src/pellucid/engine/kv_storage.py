@@ -49,8 +49,8 @@ class KVStorage:
     prefix_store: PrefixStore | None
     swap_file: SwapFile | None
     transfer: BlockTransfer
-    draft_kv_cache: KVCache | None = None
-    blocks_per_state: int = 0
+    draft_kv_cache: KVCache | None
+    blocks_per_state: int
 
     def offload(self) -> Offload | None:
         """The scheduler's record of what is outside of the pools; None: nothing can be."""

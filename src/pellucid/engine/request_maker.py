@@ -42,8 +42,8 @@ class PreparedRequest:
     bad_words_token_ids: tuple[tuple[int, ...], ...]
     stop_strings: StopStrings | None
     reasoning: ReasoningMarks | None
-    grammar: GrammarMatcher | None = None
-    thinking_budget: ThinkingBudget | None = None
+    grammar: GrammarMatcher | None
+    thinking_budget: ThinkingBudget | None
 
 
 class RequestMaker:

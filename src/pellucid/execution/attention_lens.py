@@ -33,7 +33,7 @@ class AttentionCall:
     scale: float
     sliding_window: int | None
     softcap: float | None
-    sinks: HostArray | None = None
+    sinks: HostArray | None
 
 
 class AttentionCapture:

@@ -65,7 +65,7 @@ class PrefixStore:
         file_format: BlockFileFormat,
         max_pending: int,
         report: Callable[[str], None],
-        pieces_per_state: int = 0,
+        pieces_per_state: int,
         policy: FetchPolicy | None = None,
     ) -> None:
         assert store.file_bytes == file_format.file_bytes

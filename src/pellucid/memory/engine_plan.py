@@ -91,7 +91,7 @@ class CachePlan:
 
     num_blocks: int
     state_slots: StateSlots | None
-    open_slots: OpenSlots | None = None
+    open_slots: OpenSlots | None
 
     @property
     def num_states(self) -> int:

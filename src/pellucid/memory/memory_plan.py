@@ -138,7 +138,7 @@ class MemoryPlan:
     margin: int
     available: int | None
     decided_by: str
-    states: int = 0
+    states: int
 
     @property
     def kv_cache(self) -> int:

@@ -20,8 +20,8 @@ class AnswerTokens(Sequence[int]):
         self,
         output_token_ids: Sequence[int],
         num_output_tokens: int,
-        guesses: Sequence[int] = (),
-        num_settled: int = 0,
+        guesses: Sequence[int],
+        num_settled: int,
     ) -> None:
         self._output_token_ids = output_token_ids
         self._num_output_tokens = num_output_tokens

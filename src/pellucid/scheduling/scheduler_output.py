@@ -64,13 +64,13 @@ class StartedRequest:
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
-    stream: int = 0
-    stop_token_ids: frozenset[int] = frozenset()
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    grammar: TokenGrammar | None = None
-    thinking_budget: TokenBudget | None = None
-    num_candidates: int = 0
-    output_token_ids: tuple[int, ...] = ()
+    stream: int
+    stop_token_ids: frozenset[int]
+    bad_words_token_ids: tuple[tuple[int, ...], ...]
+    grammar: TokenGrammar | None
+    thinking_budget: TokenBudget | None
+    num_candidates: int
+    output_token_ids: tuple[int, ...]
 
 
 class ScheduledRequest(NamedTuple):

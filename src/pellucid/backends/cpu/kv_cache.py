@@ -31,7 +31,7 @@ class CpuKVLayer:
     num_kv_heads: int
     head_dim: int
     max_seq_len: int
-    cache: "CpuKVCache | None" = None
+    cache: "CpuKVCache | None"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CpuStateLayer:
 
     shape: StateShape
     first: int
-    cache: "CpuKVCache | None" = None
+    cache: "CpuKVCache | None"
 
 
 class CpuKVCache:
@@ -165,7 +165,8 @@ def _layers(
     num_numbers = 0
     places = kv_places(config, kv_groups(config))
     for layer, place in zip(config.layers, places, strict=True):
-        if layer.attention is not None and place is not None:
+        if layer.attention is not None:
+            assert place is not None
             shape = layer.attention.num_kv_heads, layer.attention.head_dim
             handles.append(CpuKVLayer(place.group, place.index, *shape, max_seq_len, cache))
         elif layer.recurrence is not None:

@@ -47,7 +47,7 @@ class CpuWeights(Weights):
         kernels: Kernels,
         pool: ThreadPool,
         quantize_activations: bool,
-        maps_experts: bool = False,
+        maps_experts: bool,
     ) -> None:
         self._kernels = kernels
         self._pool = pool

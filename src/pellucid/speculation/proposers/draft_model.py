@@ -109,6 +109,7 @@ class DraftModel(Proposer):
 
     def forget(self, requests: Sequence[Request]) -> None:
         for request in requests:
+            self._distributions.pop(request.request_id, None)
             if self._foreign.get(request.request_id) is request:
                 del self._foreign[request.request_id]
             twin = self._twins.get(request.request_id)
