@@ -1,0 +1,40 @@
+"""Limits that the guides name are those of the program."""
+
+from pathlib import Path
+
+import pytest
+
+from pellucid.engine import request_maker, step_recorder
+from pellucid.execution import block_directory, block_server, fetch_policy
+from pellucid.inputs.config import PRIORITY_SECONDS
+from pellucid.memory import engine_plan
+from pellucid.scheduling import recurrent_states, state_pool
+
+DOCS = Path(__file__).parents[2] / "docs"
+MIB = 1 << 20
+FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
+
+
+@pytest.mark.parametrize(
+    ("guide", "sentence"),
+    [
+        ("kv-cache", f"up to {engine_plan.MAX_SNAPSHOT_BYTES / MIB:g} MiB, for snapshots"),
+        ("kv-cache", f"every {recurrent_states.SNAPSHOT_TOKENS:,} tokens"),
+        ("kv-cache", f"more than {FRACTIONS[recurrent_states.SNAPSHOTS_SHARE]} of the slots"),
+        ("kv-cache", f"at most {FRACTIONS[state_pool.OUTPUT_SHARE]} of the slots"),
+        ("kv-cache", f"spare slots, up to {engine_plan.MAX_SPARE_BYTES / MIB:g} MiB"),
+        ("kv-cache", f"{engine_plan.MAX_EXTRA_LOGITS_BYTES / MIB:g} MiB for further rows"),
+        ("kv-cache", f"written {FRACTIONS[1 / block_directory._COUNTED_FRACTION]} of the bound"),
+        ("kv-cache", {0.875: "until seven eighths of the"}[block_directory._KEPT_FRACTION]),
+        ("scale", {1: "fails after a second"}[block_server.ANSWER_SECONDS]),
+        ("scale", {1: "no call for one second"}[block_server.FIRST_PAUSE]),
+        ("scale", {60: "up to a minute"}[block_server.LONGEST_PAUSE]),
+        ("scale", {30: "again after half a minute"}[fetch_policy.TRIAL_SECONDS]),
+        ("scheduling", f"`arrival_time + {PRIORITY_SECONDS:g} s * priority`"),
+        ("server", f"its last {step_recorder.NUM_LAST_STEPS} steps"),
+        ("engine", f"at most {request_maker.MAX_CACHE_SALT} characters"),
+        ("scheduling", f"{request_maker.MIN_WEIGHT:g} to {request_maker.MAX_WEIGHT:g}"),
+    ],
+)
+def test_a_limit(guide: str, sentence: str) -> None:
+    assert sentence in " ".join((DOCS / f"{guide}.md").read_text(encoding="utf-8").split())
