@@ -2,8 +2,8 @@
 
 import pytest
 
-from pellucid.benchmark.kv_divergence import Divergence
 from pellucid.benchmark.kv_quality import KVQuality, Texts, held_out_texts, measure_kv_quality
+from pellucid.engine.kv_divergence import Divergence
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
 from support.bundled import bundled_model

@@ -539,6 +539,16 @@ class Moment:
         most = self.comparison[-1]["arms"][self.arm]["dlogprob_max"]
         return re.sub("e-0", "e-", f"{most:#.2g}") if most else "0"
 
+    def bytes_of_a_token(self) -> str:
+        return in_bytes(self.comparison[-1]["arms"][self.arm]["kv_token_bytes"])
+
+    def divergence(self) -> str:
+        nats = self.comparison[-1]["arms"][self.arm]["kl_nats"]
+        return "< 0.000001" if nats < 1e-6 else digits(nats)
+
+    def same_top(self) -> str:
+        return percent(self.comparison[-1]["arms"][self.arm]["same_top"])
+
     # Drafts: of the newest comparison, otherwise of the request
 
     @property
@@ -743,6 +753,9 @@ DEFINITIONS: dict[tuple[str, str], Definition] = {
     ("compare", "times of its runs"): Moment.run_times,
     ("compare", "kept between steps"): Moment.held_at_most,
     ("compare", "tokens as in the first column"): Moment.same_tokens,
+    ("compare", "a token keeps"): Moment.bytes_of_a_token,
+    ("compare", "KL to f32, nats"): Moment.divergence,
+    ("compare", "likeliest token as with f32"): Moment.same_top,
     ("compare", "log-probabilities of these apart"): Moment.logprobs_apart,
     ("speculate", "new tokens"): Moment.tokens_made,
     ("speculate", "passes of the model"): Moment.passes,
@@ -769,4 +782,10 @@ DEFINITIONS: dict[tuple[str, str], Definition] = {
     ("chat", "prompt tokens from the cache"): Moment.prompts_from_cache,
     ("learn", "the most tokens a second"): Moment.most_per_second,
     ("every view", "the cost of looking"): Moment.looking,
+}
+
+# Figures that a comparison of formats has alone.
+OF_FORMATS = {
+    ("compare", label)
+    for label in ("a token keeps", "KL to f32, nats", "likeliest token as with f32")
 }

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pellucid.engine import LLMEngine
+from pellucid.engine.kv_divergence import measure_divergence
 from pellucid.server.page import compare_routes
 from support.http_server import RunningServer
 
@@ -68,6 +69,28 @@ def test_each_format_is_compared_with_the_first(server: RunningServer) -> None:
         assert (arm["first_diff"] is None) == (texts[name] == texts[first])
         assert end["same_tok"] <= arm["same_tok"] <= 24
     assert end["same_tok"] == min(end["arms"][name]["same_tok"] for name in others)
+
+
+def test_formats_say_what_they_make_of_the_text(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt and the first answer, as `eval-kv` reads texts."""
+    events, end = run(server, kind="kv_dtype", max_tokens=80, runs=1)
+    token_ids = list(server.engine.tokenizer.encode(PROMPT))
+    for event in events:
+        if event["ev"] == "cmp" and event["arm"] == "bf16":
+            token_ids += [token_id for _, new, _ in event["new"] for token_id in new]
+    for name, arm in end["arms"].items():
+        expected = measure_divergence(server.engine.model, [token_ids], name, "f32")
+        assert (arm["kl_nats"], arm["same_top"]) == (expected.nats, expected.same_top)
+        assert arm["read_tok"] == len(token_ids)
+        block_bytes = server.engine.model.backend.kv_bytes_per_block(
+            server.engine.model_config, 32, name
+        )
+        assert arm["kv_token_bytes"] * 32 == block_bytes
+    monkeypatch.setattr(compare_routes, "MAX_READ_TOKENS", 5)
+    _, end = run(server, kind="kv_dtype", max_tokens=4, runs=1)
+    assert {arm["read_tok"] for arm in end["arms"].values()} == {5}
 
 
 def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:

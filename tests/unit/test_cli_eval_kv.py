@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.benchmark.kv_divergence import Divergence
 from pellucid.benchmark.kv_quality import PASS_KEYS, KVQuality, texts_with_needles
 from pellucid.cli.eval_kv import print_qualities
+from pellucid.engine.kv_divergence import Divergence
 from support.command_line import CommandLine
 from support.fake_model import fake_engine
 

@@ -21,7 +21,6 @@ from pellucid.benchmark.ablation.kv_formats import KVFormatResult
 from pellucid.benchmark.ablation.prefix import PrefixResult
 from pellucid.benchmark.ablation.requests import Times
 from pellucid.benchmark.estimate import Workload, estimate, estimate_memory
-from pellucid.benchmark.kv_divergence import Divergence
 from pellucid.benchmark.kv_quality import KVQuality
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel
 from pellucid.benchmark.load.traffic import Lengths, Traffic
@@ -52,6 +51,7 @@ from pellucid.cli.output.terminal import note_facts
 from pellucid.cli.plan_report import print_plan
 from pellucid.cli.server_screen import print_status
 from pellucid.cli.server_status import ServerStatus
+from pellucid.engine.kv_divergence import Divergence
 from pellucid.facts.machine import Machine
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_recording import read_recording

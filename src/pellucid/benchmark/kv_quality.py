@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pellucid.benchmark.kv_divergence import Divergence, measure_divergence
 from pellucid.engine import LLMEngine
+from pellucid.engine.kv_divergence import Divergence, measure_divergence
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel

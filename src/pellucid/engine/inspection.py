@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pellucid.backends.numpy.dimension_codes import round_group
 from pellucid.backends.numpy.kv_codes import quantize_rows, restore_rows
 from pellucid.backends.ops import BlockBytes, HostArray, KVCache, Ops
+from pellucid.engine.kv_divergence import DivergenceMeter
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.execution.attention_lens import (
     AttentionCall,
@@ -239,6 +240,12 @@ class Inspector:
     @property
     def _open_positions(self) -> int:
         return find_kv_format(self.config.kv_cache_dtype).open_positions
+
+    def divergence_meter(
+        self, token_ids: Sequence[int], kv_cache_dtypes: Sequence[str], reference: str
+    ) -> DivergenceMeter:
+        """Measures how far formats of the KV cache move what this model says of a text, in caches of its own."""
+        return DivergenceMeter(self.model, [token_ids], kv_cache_dtypes, reference)
 
     def prefix_tree(self) -> list[PrefixNode]:
         """All sealed blocks, in order of their ids; the hash of its parent says what a block follows."""

@@ -23,7 +23,11 @@ from pellucid.server.serving import OneEngineHandlers
 
 MAX_SECONDS = 120.0
 MAX_SECONDS_BEFORE_REPEATING = 20.0
+MAX_READ_TOKENS = (
+    512  # with all formats of the KV cache side by side, in memory that no plan counts
+)
 SEED_BITS = 48
+REFERENCE_FORMAT = "f32"  # of the KV cache: it rounds nothing
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class ArmTotals:
         t_us: of its steps, without the time of other engines between them.
         kv_step_bytes: blocks in use within the last step; kv_peak_bytes: the most of them.
         held_peak_bytes: the most that were in use between two steps.
+        kv_token_bytes: of keys and values of one position, in all layers.
         rounds: the drafts of each round, how many were right, and what the model chose instead.
         draft_us: time of making drafts, a part of t_us.
     """
@@ -81,6 +86,7 @@ class ArmTotals:
     kv_step_bytes: int = 0
     kv_peak_bytes: int = 0
     held_peak_bytes: int = 0
+    kv_token_bytes: float = 0.0
     rounds: list[tuple[Sequence[int], int, int | None]] = field(default_factory=list)
     draft_us: int = 0
 
@@ -173,7 +179,31 @@ class CompareRoutes(OneEngineHandlers):
         first, *others = outputs.values()
         for arm, answers in zip(arms[1:], others, strict=True):
             summaries[arm.name] |= _agreement([first, answers])
+        if body.kind == "kv_dtype":
+            token_ids = [*prompt_token_ids, *first[0].outputs[0].token_ids][:MAX_READ_TOKENS]
+            for name, moved in (await self._divergence(token_ids, arms, deadline)).items():
+                summaries[name] |= moved
         yield {"ev": "cmp.end", "arms": summaries, **_agreement([first, *others])}
+
+    async def _divergence(
+        self, token_ids: Sequence[int], arms: Sequence[Arm], deadline: float
+    ) -> dict[str, dict[str, Any]]:
+        """How far the format of each arm moves the distribution of the next token from that of f32, in a text. The
+        requests of users have their steps in between."""
+        names = [arm.name for arm in arms]
+        meter = await self.engine.inspect(
+            lambda inspector: inspector.divergence_meter(token_ids, names, REFERENCE_FORMAT)
+        )
+        while time.monotonic() < deadline:
+            if not await self.engine.inspect(lambda _: meter.step()):
+                break
+        if not meter.num_tokens:
+            return {}
+        moved = {name: meter.divergence(name) for name in names}
+        return {
+            name: {"read_tok": meter.num_tokens, "kl_nats": each.nats, "same_top": each.same_top}
+            for name, each in moved.items()
+        }
 
     async def _run_arm(
         self,
@@ -213,6 +243,7 @@ class CompareRoutes(OneEngineHandlers):
         )
         try:
             block_bytes = engine.memory_plan.bytes_per_block
+            totals.kv_token_bytes = engine.memory_plan.bytes_per_position
             await self._warm_up(engine)
             engine.subscribe(lambda record: totals.take(record, block_bytes), Level.STEP)
             for number in range(num_requests):
@@ -280,6 +311,7 @@ def _summary(
         "us_per_tok": middle.t_us / num_tokens if num_tokens else None,
         "kv_peak_bytes": totals.kv_peak_bytes,
         "kv_held_peak_bytes": totals.held_peak_bytes,
+        "kv_token_bytes": totals.kv_token_bytes,
         "rounds": len(totals.rounds),
         "drafted": sum(len(drafts) for drafts, _, _ in totals.rounds),
         "right": sum(right for _, right, _ in totals.rounds),

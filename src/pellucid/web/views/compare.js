@@ -13,7 +13,7 @@ import { Choice, Empty, focusOn, NeedsServer, Panel, press, Prompt, Refused, Sli
 /** @type {Record<string, string>} */
 const ABOUT = {
   cache: "the same prompt twice on engines of their own over the same weights: one keeps keys and values, one computes them again for each token",
-  kv_dtype: "the same prompt with the KV cache in three formats",
+  kv_dtype: "the same prompt with the KV cache in three formats, and what each makes of its text; a long text of yours says more",
   batch: "the same requests one after the other, then together",
 };
 
@@ -110,9 +110,24 @@ function rowsOf(run) {
       (arm) => counted("cmp.kv_held_bytes, the most: whole blocks", arm.useKvCache ? undefined : "Keys and values of a layer live only while that layer is computed."),
     ],
     ["tokens as in the first column", (arm) => (run.end && arm !== first ? `${count(at(arm).same_tok)} of ${count(Math.min(at(arm).n_tok, at(first).n_tok))}` : undefined), counted("cmp.end.same_tok")],
+    ...(run.kind === "kv_dtype" ? rowsOfFormats(run) : []),
     ["log-probabilities of these apart", (arm) => (run.end && arm !== first ? (at(arm).dlogprob_max ? at(arm).dlogprob_max.toPrecision(2) : "0") : undefined), measured("cmp.end.dlogprob_max, the most")],
   ];
 }
+
+/** @param {Comparison} run @returns {Figure[]} */
+function rowsOfFormats({ end }) {
+  const at = (/** @type {Arm} */ arm) => end?.arms[arm.name];
+  const read = (/** @type {Arm} */ arm) => `over ${several(at(arm)?.read_tok ?? 0, "token")} of the prompt and the first answer`;
+  return [
+    ["a token keeps", (arm) => end && inBytes(at(arm).kv_token_bytes), counted("cmp.end.kv_token_bytes: keys and values of all layers, scales included")],
+    ["KL to f32, nats", (arm) => (at(arm)?.read_tok ? inNats(at(arm).kl_nats) : undefined), (arm) => measured("cmp.end.kl_nats: how far the distribution of the next token moves", `The mean ${read(arm)}.`)],
+    ["likeliest token as with f32", (arm) => (at(arm)?.read_tok ? percent(at(arm).same_top) : undefined), (arm) => measured("cmp.end.same_top", `Its share ${read(arm)}.`)],
+  ];
+}
+
+/** A divergence. @param {number} nats */
+const inNats = (nats) => (nats < 1e-6 ? "< 0.000001" : digits(nats));
 
 /** @param {{run: Comparison}} props */
 function Verdict({ run }) {
@@ -134,7 +149,7 @@ function Verdict({ run }) {
     const [first, ...others] = run.arms;
     return html`${same}<${Why} lead="Fewer bits a number, scales included.">
       ${first.name} keeps ${inBytes(arm(first.name).kv_held_peak_bytes)}${others.map((each) => `; ${each.name} ${inBytes(arm(each.name).kv_held_peak_bytes)}, ${percent(arm(each.name).kv_held_peak_bytes / arm(first.name).kv_held_peak_bytes)}`)}.
-      Scales cost a little, so int8 is not quite half. A format that rounds may choose another token somewhere; from there on the texts go their own ways.
+      Scales cost a little, so int8 is not quite half. ${lasting(run)}A format that rounds may choose another token somewhere; from there on the texts go their own ways.
     <//>`;
   }
   const [o, m] = [arm("one"), arm("many")];
@@ -142,6 +157,14 @@ function Verdict({ run }) {
     ${run.requests} answers together moved ${inBytes(m.moved_bytes)} and not ${inBytes(o.moved_bytes)}. They took ${timeSentence(run, 1, 0)} The operations are the same, ${inPrefix(m.flops)}. Keys and values are each request's own, so together they
     take ${inBytes(m.kv_held_peak_bytes)} and not ${inBytes(o.kv_held_peak_bytes)}.
   <//>`;
+}
+
+/** What the least format buys, and what it costs. @param {Comparison} run */
+function lasting({ arms, end }) {
+  const [first, ...others] = arms.map(({ name }) => ({ name, ...end.arms[name] }));
+  const least = others.reduce((a, b) => (b.kv_token_bytes < a.kv_token_bytes ? b : a));
+  const buys = `The memory of one token in ${first.name} holds ${digits(first.kv_token_bytes / least.kv_token_bytes)} in ${least.name}: so much longer can texts be. `;
+  return least.read_tok ? `${buys}It costs ${inNats(least.kl_nats)} nats of KL to f32, where ${first.name} costs ${inNats(first.kl_nats)}. ` : buys;
 }
 
 /** How steps without the cache grew, if they did. @param {Comparison} run */
