@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { endOf, layoutOf, sceneAt } from "../../src/pellucid/web/generate/first_run.js";
+import { layoutOf } from "../../src/pellucid/web/draw/signature.js";
+import { endOf, sceneAt, textsOf } from "../../src/pellucid/web/generate/first_run.js";
 
 const run = JSON.parse(readFileSync(new URL("../../src/pellucid/web/traces/first_run.json", import.meta.url), "utf8"));
 
@@ -29,7 +30,7 @@ test("tokens and cache only grow, and the cache has all but the newest token at 
 
 test("nothing of it is wider than its box", () => {
   for (const width of [280, 480, 640, 900]) {
-    const { tokens, cells, cell, height } = layoutOf(run, width);
+    const { tokens, cells, cell, height } = layoutOf(textsOf(run), run.block_tok, width);
     assert.ok(tokens.every((each) => each.x + each.width <= width));
     assert.ok(cells.every((each) => each.x + cell <= width && each.y + cell <= height));
   }

@@ -38,13 +38,13 @@ OF_BUNDLED = (
     "batching",
     "challenge",
 )
-OF_SMOLLM2 = ("choosing",)
+OF_SMOLLM2 = ("choosing", "attention")
 STEPS = """async ({ module, wanted }) => {
   const { STEPS } = await import(module);
   const recorded = {};
   for (const step of STEPS.filter(({ id }) => wanted.includes(id))) {
     const result = await step.run(pellucid);
-    const engine = pellucid.store.hello.model.name;
+    const engine = pellucid.store.hello.model.name.replace(/-q4_1\\.gguf$/, "");
     recorded[step.id] = { when: new Date().toISOString(), engine, result };
   }
   return recorded;

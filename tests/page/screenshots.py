@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from page.browser import CHROMIUM, FLAGS, wait_until
 
 LESSONS = (
-    "one-token", "choosing", "keys-values", "with-without", "memory", "speculation", "batching", "challenge",
-    "numbers", "questions", "record",
+    "one-token", "choosing", "attention", "keys-values", "with-without", "memory", "speculation", "batching",
+    "challenge", "numbers", "questions", "record",
 )  # fmt: skip
 VIEWS = ("learn", "generate", "timeline", "cache", "compare", "speculate", "serve", "plan", "chat")
 WIDTHS = (1440, 900, 360)
@@ -74,8 +74,9 @@ LESSON = """async (module) => {
   for (const step of STEPS) {
     const result = await step.run(pellucid);
     const engine = pellucid.store.hello.model.name;
-    const predicted = step.id === "challenge" ? String(step.predict.answer(result)) : "4"; // one of them is right
-    done[step.id] = { predicted, checked: "4", result, isRecorded: false, when: new Date().toISOString(), engine };
+    const predicted = step.predict.answer(result);
+    const checked = step.check.options?.[1][0] ?? "4"; // guesses are right, most answers are not
+    done[step.id] = { predicted, checked, result, isRecorded: false, when: new Date().toISOString(), engine };
   }
   pellucid.settings.lessons.value = done;
 }"""

@@ -202,7 +202,7 @@ ELEMENTS = [
         "a cache that fills; what keys and values are",
         {
             "cache": has_many(".table-map, .stepper", 2),
-            "learn-keys-values": has(".lesson-text", "what it is about", "what it has to say"),
+            "learn-keys-values": has(".lesson-text", "what it is about", "what it has to tell"),
         },
     ),
     Element(4, "with the cache and without", {"compare": has(".why", "costs memory and saves")}),
@@ -223,7 +223,12 @@ ELEMENTS = [
     Element(
         8,
         "where a cache is used, a fun fact, questions",
-        {"learn-questions": has(".panel", "Where is a KV cache used?", "Fun fact.")},
+        {
+            "learn-keys-values": has(
+                ".lesson-text", "It is used wherever", "kv-heads, numbers of a head]"
+            ),
+            "learn-questions": has(".panel", "Where is a KV cache used?", "Fun fact."),
+        },
     ),
     Element(
         9,
@@ -234,10 +239,20 @@ ELEMENTS = [
         },
     ),
     Element(
-        10, "attention: formula, heads, what each word weighs", {"generate": a_head_is_looked_at}
+        10,
+        "attention: formula, heads, what each word weighs",
+        {
+            "generate": a_head_is_looked_at,
+            "learn-attention": has(".head-formula", "softmax(q·Kᵀ / √", "query", "weight", "value"),
+        },
     ),
     Element(
-        11, "probabilities of candidate words", {"generate": has_many(".candidates tbody tr", 6)}
+        11,
+        "probabilities of candidate words",
+        {
+            "generate": has_many(".candidates tbody tr", 6),
+            "learn-choosing": has_many(".candidates tbody tr", 6),
+        },
     ),
     Element(
         12, "the cache after a prompt and after a word", {"cache": the_cache_grows_token_by_token}
@@ -272,7 +287,7 @@ ELEMENTS = [
     Element(
         17,
         "how long it takes and for whom",
-        {"learn-one-token": has(".steps .about", "15 minutes", "intermediate")},
+        {"learn-one-token": has(".steps .about", "20 minutes", "no background needed")},
     ),
     Element(
         18,
@@ -292,10 +307,10 @@ ELEMENTS = [
         "steps with key points, each with its run",
         {
             "learn-one-token": has(
-                ".panel", "One token at a time", "1 predict", "2 run", "3 check"
+                ".panel", "One token at a time", "1 guess", "2 see", "3 understand", "4 check"
             ),
             "learn-choosing": has(".shares", "The likeliest tokens", "others"),
-            "learn-batching": has(".panel h2", "step 7 of 7"),
+            "learn-batching": has(".panel h2", "step 8 of 8"),
             "learn-memory": has_many(".points li", 3),
         },
     ),
@@ -303,9 +318,7 @@ ELEMENTS = [
         21,
         "quick checks",
         {
-            "learn-keys-values": has(
-                ".lesson", "Which of these does the engine keep", "kv-heads with"
-            ),
+            "learn-keys-values": has(".lesson", "Which of these are still needed", "kv-heads with"),
             "learn-with-without": has(".lesson", "Which of the two holds memory"),
             "learn-memory": has(".lesson", "How many bytes do 1,000 tokens"),
             "learn-questions": has(
@@ -374,7 +387,10 @@ ELEMENTS = [
     Element(
         29,
         "why a text stopped",
-        {"generate": has(".ending", "it reached the number of tokens asked for")},
+        {
+            "generate": has(".ending", "it reached the number of tokens asked for"),
+            "learn-challenge": has(".lesson-text", "end token", "stop string"),
+        },
     ),
 ]
 

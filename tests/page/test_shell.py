@@ -129,7 +129,7 @@ def test_a_page_in_one_file_opens_from_a_disk(browser: Any, tmp_path: Path) -> N
         opened.keyboard.press(str(number))
         opened.locator(f"main.view-{title.lower()} h2").first.wait_for()
     opened.keyboard.press("1")
-    opened.get_by_role("button", name="Use the recorded run").first.wait_for()
+    opened.get_by_role("button", name="the first one").wait_for()
     prompt = json.loads((WEB_FOLDER / "traces/first_run.json").read_text())["prompt"]
     wait_until(opened, "count => document.querySelectorAll('.piece').length === count", len(prompt))
     assert problems == []

@@ -585,9 +585,14 @@ declare global {
     title: string;
     /** To keep in mind. */
     points: string[];
+    /** What the guess is about. */
+    scene: any;
+    /** What the run has shown. */
     text: any;
-    /** Something to try before the text. */
+    /** Something to try before all. */
     Opening?(props: { session: Session }): any;
+    /** Whether a word's meaning matters, so that the recorded run of a larger model comes first. */
+    isAboutMeaning?: boolean;
     predict: Question;
     /** The view in which one can go on, and with what. */
     goOn: [view: string, what: string];
@@ -597,8 +602,8 @@ declare global {
     run(session: Session): Promise<any>;
     /** What the run cost, for the record. */
     took(result: any): string;
-    /** The picture of the run. */
-    Show(props: { result: any }): any;
+    /** The film of the run: whether it plays by itself, and what to do when its end is seen. */
+    Show(props: { result: any; plays: boolean; onEnd: () => void }): any;
     check: Question;
   }
 

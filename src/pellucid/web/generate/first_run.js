@@ -2,6 +2,7 @@
 // A recorded run that plays where nothing has been generated yet: the text as it is written, where each new token looked, and the blocks of the cache that hold it.
 
 import { useCanvas } from "../draw/picture.js";
+import { drawSignature, layoutOf } from "../draw/signature.js";
 import { html, useEffect, useRef, useSignal } from "../html.js";
 import { inTime, percent } from "../parts/numbers.js";
 import { legible } from "../parts/token_text.js";
@@ -11,9 +12,6 @@ const PROMPT_MS = 160; // a token of the prompt appears
 const PREFILL_MS = 2600; // their pass
 const TOKEN_MS = 620; // a pass of a new token: it looks back, then it is there
 const LOOK = 0.55; // of that time
-const ROW = 58; // pixels: a line of text, with room for the arcs above it
-const CELL = 14;
-const BLOCKS_TOP = 26; // pixels between the text and the blocks, where their title stands
 
 /** @param {{session: Session}} props */
 export function FirstRun({ session }) {
@@ -45,7 +43,7 @@ export function FirstRun({ session }) {
     box,
     inputs: [run],
     follows: time,
-    height: (width) => (run ? layoutOf(run, width).height : 0),
+    height: (width) => (run ? layoutOf(textsOf(run), run.block_tok, width).height : 0),
     draw: (surface) => run && time.value >= 0 && drawRun(surface, run, time.value),
   });
   const again = () => {
@@ -130,96 +128,15 @@ function Caption({ run, time }) {
   return html`<p class="why"><b>${run.tokens.length} new tokens, ${run.tokens.length} passes.</b> Without the cache each of them would have computed the whole text again.</p>`;
 }
 
-/**
- * Where everything stands.
- * @param {FirstRun} run
- * @param {number} width in CSS pixels
- */
-export function layoutOf(run, width) {
-  const all = [...run.prompt, ...run.tokens.map(({ text }) => text)].map((text) => text.replaceAll("\n", "↵"));
-  const letter = width < 480 ? 7.2 : 9;
-  let [x, row] = [0, 0];
-  const tokens = all.map((text) => {
-    const wide = Math.max(1, [...text].length) * letter + 3;
-    if (x + wide > width && x > 0) [x, row] = [0, row + 1];
-    const at = { text, x, y: row * ROW + ROW - 22, width: wide - 2 };
-    x += wide;
-    return at;
-  });
-  const top = (row + 1) * ROW + BLOCKS_TOP;
-  const cell = Math.min(CELL, Math.floor((width - 8) / run.block_tok) - 1);
-  const across = Math.max(1, Math.floor((width + 12) / (run.block_tok * cell + 12)));
-  const cells = all.map((_, index) => {
-    const block = Math.floor(index / run.block_tok);
-    return {
-      x: (block % across) * (run.block_tok * cell + 12) + (index % run.block_tok) * cell,
-      y: top + Math.floor(block / across) * (cell + 12),
-    };
-  });
-  const lines = Math.ceil(Math.ceil(all.length / run.block_tok) / across);
-  return { tokens, cells, cell, top, letter, height: top + lines * (cell + 12) + 4 };
-}
+/** @param {FirstRun} run */
+export const textsOf = ({ prompt, tokens }) => [...prompt, ...tokens.map(({ text }) => text)];
 
 /** @param {Surface} surface @param {FirstRun} run @param {number} time */
-function drawRun({ ctx, width, palette }, run, time) {
-  const { tokens, cells, cell, top, letter } = layoutOf(run, width);
+function drawRun(surface, run, time) {
   const { shown, cached, newest, look } = sceneAt(run, time);
-  const read = newest >= 0 ? run.tokens[newest].read : [];
-  const target = tokens[run.prompt.length + newest];
-  ctx.font = `${letter === 9 ? 15 : 12}px ${palette.mono}`;
-  ctx.textBaseline = "middle";
-  tokens.slice(0, shown).forEach(({ text, x, y, width: wide }, index) => {
-    const isNew = index >= run.prompt.length;
-    if (isNew) {
-      const [, p] = run.tokens[index - run.prompt.length].cand[0];
-      ctx.globalAlpha = 0.1 + 0.3 * p;
-      ctx.fillStyle = palette.odds;
-      ctx.fillRect(x, y - 12, wide, 24);
-      ctx.globalAlpha = 1;
-    }
-    ctx.fillStyle = isNew ? palette.ink : palette.ink2;
-    ctx.fillText(text, x + 1, y, wide);
+  const promptTok = run.prompt.length;
+  drawSignature(surface, layoutOf(textsOf(run), run.block_tok, surface.width), {
+    promptTok, shown, cached, look, odds: (index) => run.tokens[index - promptTok].cand[0][1],
+    target: newest < 0 ? -1 : promptTok + newest, read: newest < 0 ? [] : run.tokens[newest].read,
   });
-  if (newest >= 0) {
-    ctx.strokeStyle = palette.sun;
-    const most = Math.max(...read.map(([, weight]) => weight));
-    for (const [position, weight] of read) drawArc(ctx, target, tokens[position], look, 1 + (4 * weight) / most);
-    if (look < 1) {
-      ctx.strokeStyle = palette.line2;
-      ctx.lineWidth = 1;
-      ctx.strokeRect(target.x + 0.5, target.y - 12.5, target.width, 24);
-    }
-  }
-  ctx.fillStyle = palette.ink3;
-  ctx.font = `11px ${palette.ui}`;
-  ctx.fillText(`KV cache: ${cached} tokens in blocks of ${run.block_tok}`, 0, top - 12, width);
-  const looked = new Map(read);
-  cells.forEach(({ x, y }, index) => {
-    ctx.fillStyle = index < cached ? (looked.has(index) && look > 0 ? palette.sun : palette.owners[0]) : palette.line;
-    ctx.fillRect(x, y, cell - 2, cell - 2);
-  });
-}
-
-/**
- * An arc above the text, from the token that looks to one that it reads.
- * @param {CanvasRenderingContext2D} ctx
- * @param {{x: number, y: number, width: number}} from
- * @param {{x: number, y: number, width: number}} to
- * @param {number} part 0..1 of it is drawn
- * @param {number} thick in pixels
- */
-function drawArc(ctx, from, to, part, thick) {
-  const [x0, y0, x2, y2] = [from.x + from.width / 2, from.y - 13, to.x + to.width / 2, to.y - 13];
-  const [x1, y1] = [(x0 + x2) / 2, Math.min(y0, y2) - Math.min(30, 8 + Math.abs(x0 - x2) / 8)];
-  // The first part of a quadratic curve is a quadratic curve.
-  const [a, b] = [x0 + (x1 - x0) * part, y0 + (y1 - y0) * part];
-  const [c, d] = [x1 + (x2 - x1) * part, y1 + (y2 - y1) * part];
-  ctx.globalAlpha = 0.75;
-  ctx.lineWidth = thick;
-  ctx.lineCap = "round";
-  ctx.beginPath();
-  ctx.moveTo(x0, y0);
-  ctx.quadraticCurveTo(a, b, a + (c - a) * part, b + (d - b) * part);
-  ctx.stroke();
-  ctx.globalAlpha = 1;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// The frame of a step: read, predict, run, check, and the grades; and how a step runs a text. The prediction comes before the run and cannot be changed after it.
+// The frame of a step: guess, see the run, understand it, check, and the grades; and how a step runs a text. The guess comes before the run and cannot be changed after it.
 
 import { effect, html, useSignal } from "../html.js";
 import { digits, median } from "../parts/numbers.js";
@@ -14,63 +14,81 @@ import { ENDED } from "../state/store.js";
 export function StepFrame({ session, step, number, progress, recorded, onChange, onNext }) {
   const isRunning = useSignal(false);
   const problem = useSignal("");
+  const runs = useSignal(0); // since the step was opened
+  const isSeen = useSignal(true); // the run, to its end
   const canRun = session.source.canRun;
   const { predicted, checked, result } = progress;
+  /** @param {Progress} change */
+  const show = (change) => {
+    isSeen.value = false;
+    runs.value += 1;
+    onChange(change);
+  };
   const run = async () => {
     isRunning.value = true;
     problem.value = "";
     try {
       const found = await step.run(session);
-      onChange({ result: found, isRecorded: false, when: new Date().toISOString(), engine: session.store.hello?.model.name ?? "" });
+      show({ result: found, isRecorded: false, when: new Date().toISOString(), engine: session.store.hello?.model.name ?? "" });
     } catch (error) {
       problem.value = messageOf(error);
     }
     isRunning.value = false;
   };
+  const replay = () => {
+    problem.value = "";
+    show({ result: recorded.result, isRecorded: true, when: recorded.when, engine: recorded.engine });
+  };
+  const prefersRecorded = recorded && (step.isAboutMeaning || !canRun);
+  /** @param {string} given */
+  const guess = (given) => {
+    onChange({ predicted: given });
+    if (prefersRecorded) replay();
+    else if (canRun) run();
+    else problem.value = "there is no engine here, and no recorded run";
+  };
   const isDone = checked !== undefined;
+  const isRun = result !== undefined && predicted !== undefined;
   return html`<${Panel} title=${html`<span class="faint">${number}</span> ${step.title}`}>
     <div class="lesson">
       <div class="lesson-text">
         ${step.Opening && html`<${step.Opening} session=${session} />`}
+        ${step.scene}
+      </div>
+      <${Ask} phase="1 guess" question=${step.predict} given=${predicted} result=${result} onGive=${guess} />
+      ${predicted !== undefined && html`<div class="phase">
+        <h3>2 see</h3>
+        <div class="row">
+          ${(canRun || !recorded) && html`<button class=${prefersRecorded || result ? "" : "primary"} disabled=${isRunning.value || !canRun} onClick=${run}>
+            ${isRunning.value ? "running…" : result && !progress.isRecorded ? "Run it again" : step.action}
+          </button>`}
+          ${recorded && (!canRun || problem.value || step.isAboutMeaning) && html`<button onClick=${replay}>Use the recorded run</button>`}
+          ${progress.isRecorded && html`<span class="chip recorded-badge">recorded: ${progress.engine}, ${progress.when?.slice(0, 10)}</span>`}
+        </div>
+        ${problem.value && html`<p class="why trouble"><b>That did not run:</b> ${problem.value}.</p>`}
+        ${result && html`<div class="shown" key=${runs.value}><${step.Show} result=${result} plays=${runs.value > 0} onEnd=${() => (isSeen.value = true)} /></div>`}
+        ${isRun && isSeen.value && html`<${Verdict} question=${step.predict} result=${result} given=${predicted} what="Your guess" />`}
+      </div>`}
+      ${isRun && isSeen.value && html`<div class="phase lesson-text">
+        <h3>3 understand</h3>
         ${step.text}
         <ul class="points">${step.points.map((point) => html`<li>${point}</li>`)}</ul>
       </div>
-      <${Ask} phase="1 predict" question=${step.predict} given=${predicted} result=${result} onGive=${(/** @type {string} */ given) => onChange({ predicted: given })} />
-      <div class=${`phase ${predicted === undefined ? "later" : ""}`}>
-        <h3>2 run</h3>
-        <div class="row">
-          <button class="primary" disabled=${predicted === undefined || isRunning.value || !canRun} onClick=${run}>
-            ${isRunning.value ? "running…" : result ? "Run it again" : step.action}
-          </button>
-          ${recorded && (!canRun || problem.value) && html`<button
-            disabled=${predicted === undefined}
-            onClick=${() => onChange({ result: recorded.result, isRecorded: true, when: recorded.when, engine: recorded.engine })}
-          >Use the recorded run</button>`}
-          ${progress.isRecorded && html`<span class="chip recorded-badge">recorded: ${progress.engine}, ${progress.when?.slice(0, 10)}</span>`}
-          ${predicted === undefined && html`<span class="faint">predict first</span>`}
-        </div>
-        ${problem.value && html`<p class="why trouble"><b>That did not run:</b> ${problem.value}.</p>`}
-        ${result && html`<div class="shown"><${step.Show} result=${result} /></div>`}
-        ${result && html`<${Verdict} question=${step.predict} result=${result} given=${predicted ?? ""} what="Your prediction" />`}
-      </div>
-      <${Ask} phase="3 check" question=${step.check} given=${checked} result=${result} isLater=${!result} onGive=${(/** @type {string} */ given) => onChange({ checked: given })} />
-      ${isDone && result && html`<${Verdict} question=${step.check} result=${result} given=${checked} what="Your answer" />`}
-      ${isDone && html`<p class="go-on"><button class="primary" onClick=${onNext}>Next step</button>
+      <${Ask} phase="4 check" question=${step.check} given=${checked} result=${result} onGive=${(/** @type {string} */ given) => onChange({ checked: given })} />`}
+      ${isDone && isRun && html`<${Verdict} question=${step.check} result=${result} given=${checked} what="Your answer" />`}
+      ${isDone && isRun && html`<p class="go-on"><button class="primary" onClick=${onNext}>Next step</button>
         <a href=${`#${step.goOn[0]}`}>${step.goOn[0][0].toUpperCase()}${step.goOn[0].slice(1)}</a> <span class="dim">${step.goOn[1]}</span></p>`}
     </div>
   <//>`;
 }
 
-/**
- * @param {{phase: string, question: Question, given: string | undefined, result: any, isLater?: boolean,
- *   onGive: (given: string) => void}} props
- */
-function Ask({ phase, question, given, result, isLater = false, onGive }) {
+/** @param {{phase: string, question: Question, given: string | undefined, result: any, onGive: (given: string) => void}} props */
+function Ask({ phase, question, given, result, onGive }) {
   const text = useSignal("");
-  const ask = typeof question.ask === "function" ? (result ? question.ask(result) : "A question about the numbers of your run.") : question.ask;
+  const ask = typeof question.ask === "function" ? question.ask(result) : question.ask;
   const isFixed = given !== undefined;
   return html`<form
-    class=${`phase ${isLater ? "later" : ""}`}
+    class="phase"
     onSubmit=${(/** @type {Event} */ event) => {
       event.preventDefault();
       if (text.value.trim()) onGive(text.value);
@@ -82,7 +100,7 @@ function Ask({ phase, question, given, result, isLater = false, onGive }) {
       ? html`<div class="row options">
           ${question.options.map(
             ([key, label]) =>
-              html`<button type="button" class=${given === key ? "given" : ""} disabled=${isLater || isFixed} onClick=${() => onGive(key)}>${label}</button>`,
+              html`<button type="button" class=${given === key ? "given" : ""} disabled=${isFixed} onClick=${() => onGive(key)}>${label}</button>`,
           )}
         </div>`
       : html`<div class="row">
@@ -91,12 +109,12 @@ function Ask({ phase, question, given, result, isLater = false, onGive }) {
             inputmode="decimal"
             size="10"
             aria-label=${typeof ask === "string" ? ask : phase}
-            disabled=${isLater || isFixed}
+            disabled=${isFixed}
             value=${given ?? text.value}
             onInput=${(/** @type {any} */ event) => (text.value = event.target.value)}
           />
           <span class="dim">${question.unit}</span>
-          ${!isFixed && html`<button disabled=${isLater || !text.value.trim()}>That is my answer</button>`}
+          ${!isFixed && html`<button disabled=${!text.value.trim()}>That is my answer</button>`}
         </div>`}
   </form>`;
 }

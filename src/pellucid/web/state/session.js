@@ -65,7 +65,7 @@ export function createSettings() {
     /** The API key, for servers that have keys. */
     key: kept("key", "", sessionStorage),
     /** Results of lessons by step. @type {import("@preact/signals-core").Signal<Record<string, any>>} */
-    lessons: kept("lessons", /** @type {Record<string, any>} */ ({})),
+    lessons: kept("lesson-runs", /** @type {Record<string, any>} */ ({})),
   };
   effect(() => {
     const root = document.documentElement;

@@ -1,15 +1,18 @@
 // @ts-check
-// Learn: seven steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
+// Learn: eight steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
 
 import { html, useEffect, useSignal } from "../html.js";
+import { attention } from "../lesson/attention.js";
 import { choosing } from "../lesson/choosing.js";
 import { Corrections, Questions } from "../lesson/corrections.js";
 import { grade, StepFrame } from "../lesson/frame.js";
-import { batching, challenge, keysValues, memory, oneToken, speculation, withWithout } from "../lesson/steps.js";
+import { keysValues, memory } from "../lesson/cache_steps.js";
+import { oneToken, withWithout } from "../lesson/passes.js";
+import { batching, challenge, speculation } from "../lesson/serving_steps.js";
 import { Panel, useKeys } from "../parts/panel.js";
 import { fileUrl } from "../state/files.js";
 
-export const STEPS = [oneToken, choosing, keysValues, withWithout, memory, speculation, batching, challenge];
+export const STEPS = [oneToken, choosing, attention, keysValues, withWithout, memory, speculation, batching, challenge];
 const NUMBERED = STEPS.length - 1; // the challenge has no number
 const MORE = /** @type {[string, string][]} */ ([["numbers", "The numbers, put right"], ["questions", "Questions"], ["record", "Your record"]]);
 
@@ -34,11 +37,12 @@ export function View({ session }) {
   );
   /** @param {Progress} change */
   const change = (change) => {
-    settings.lessons.value = { ...all, [open]: { ...all[open], ...change } };
+    const { value: now } = settings.lessons;
+    settings.lessons.value = { ...now, [open]: { ...now[open], ...change } };
   };
   return html`
     <nav class="steps" aria-label="Steps">
-      <p class="about">Interactive · about 15 minutes · intermediate. Each step is an experiment on ${session.source.isLive ? "this engine" : "a recorded engine"}.</p>
+      <p class="about">Interactive · about 20 minutes · no background needed. Guess, see, understand: each step is an experiment on ${session.source.isLive ? "this engine" : "a recorded engine"}.</p>
       <ol>
         ${STEPS.map((each, index) => {
           const state = all[each.id]?.checked !== undefined ? "done" : all[each.id]?.predicted !== undefined ? "begun" : "";
@@ -94,7 +98,7 @@ function Record({ steps, all, onForget }) {
   return html`<${Panel} title="Your record" about=${`${done.length} of ${steps.length} steps; kept in this browser only`} actions=${html`<button onClick=${() => print()}>Print</button>
     <button class="quiet" onClick=${onForget}>forget it</button>`}>
     <table class="record corrections">
-      <thead><tr><th>step</th><th>your run</th><th>prediction and answer</th></tr></thead>
+      <thead><tr><th>step</th><th>your run</th><th>guess and answer</th></tr></thead>
       <tbody>
         ${steps.map((step) => {
           const progress = all[step.id] ?? {};

@@ -1,0 +1,116 @@
+// @ts-check
+// The picture that the views share: a text as its tokens, arcs from the token that looks to those that it reads, and below it the blocks of the cache that hold them,
+// a cell for each token. Amber is what is read, the request's hue what is in the cache.
+
+import { hue } from "./hues.js";
+
+const ROW = 58; // pixels: a line of text, with room for the arcs above it
+const CELL = 14;
+const BLOCKS_TOP = 28; // pixels between the text and the blocks, where their title stands
+
+/**
+ * Where everything stands.
+ * @param {string[]} texts of tokens
+ * @param {number} blockTok tokens of a block
+ * @param {number} width in CSS pixels
+ */
+export function layoutOf(texts, blockTok, width) {
+  const letter = width < 480 ? 8.5 : 9;
+  let [x, row] = [0, 0];
+  const tokens = texts.map((each) => {
+    const text = each.replaceAll("\n", "↵");
+    const wide = Math.max(1, [...text].length) * letter + 3;
+    if (x + wide > width && x > 0) [x, row] = [0, row + 1];
+    const at = { text, x, y: row * ROW + ROW - 22, width: wide - 2 };
+    x += wide;
+    return at;
+  });
+  const top = (row + 1) * ROW + BLOCKS_TOP;
+  const cell = Math.min(CELL, Math.floor((width - 8) / blockTok) - 1);
+  const across = Math.max(1, Math.floor((width + 12) / (blockTok * cell + 12)));
+  const cells = texts.map((_, index) => {
+    const block = Math.floor(index / blockTok);
+    return {
+      x: (block % across) * (blockTok * cell + 12) + (index % blockTok) * cell,
+      y: top + Math.floor(block / across) * (cell + 12),
+    };
+  });
+  const lines = Math.ceil(Math.ceil(texts.length / blockTok) / across);
+  return { tokens, cells, cell, top, blockTok, height: top + lines * (cell + 12) + 4 };
+}
+
+/**
+ * @param {Surface} surface
+ * @param {ReturnType<typeof layoutOf>} layout
+ * @param {object} scene
+ * @param {number} scene.promptTok
+ * @param {number} scene.shown tokens of the text
+ * @param {number} scene.cached tokens in the cache
+ * @param {(index: number) => number} scene.odds of a new token, by its position
+ * @param {number} [scene.hue] of the request
+ * @param {number} [scene.target] the position that is chosen from what was read; -1: none
+ * @param {[number, number][]} [scene.read] positions and their weights
+ * @param {number} [scene.look] 0..1, how far the arcs are drawn
+ * @param {[number, number]} [scene.passing] the tokens that pass the model now: the first, and the one after the last
+ */
+export function drawSignature({ ctx, width, palette }, { tokens, cells, cell, top, blockTok }, scene) {
+  const { promptTok, shown, cached, odds, target = -1, read = [], look = 0, passing = [0, 0] } = scene;
+  ctx.font = `${width < 480 ? 14 : 15}px ${palette.mono}`;
+  ctx.textBaseline = "middle";
+  tokens.slice(0, shown).forEach(({ text, x, y, width: wide }, index) => {
+    if (index >= promptTok) {
+      ctx.globalAlpha = 0.1 + 0.3 * odds(index);
+      ctx.fillStyle = palette.odds;
+      ctx.fillRect(x, y - 12, wide, 24);
+      ctx.globalAlpha = 1;
+    }
+    if (index >= passing[0] && index < passing[1]) {
+      ctx.fillStyle = hue(palette, scene.hue ?? 0);
+      ctx.fillRect(x, y + 13, wide, 3);
+    }
+    ctx.fillStyle = index >= promptTok ? palette.ink : palette.ink2;
+    ctx.fillText(text, x + 1, y, wide);
+  });
+  if (target >= 0) {
+    ctx.strokeStyle = palette.sun;
+    const most = Math.max(...read.map(([, weight]) => weight));
+    for (const [position, weight] of read) drawArc(ctx, tokens[target], tokens[position], look, 1 + (4 * weight) / most);
+    if (look < 1) {
+      ctx.strokeStyle = palette.line2;
+      ctx.lineWidth = 1;
+      ctx.strokeRect(tokens[target].x + 0.5, tokens[target].y - 12.5, tokens[target].width, 24);
+    }
+  }
+  ctx.fillStyle = palette.ink2;
+  ctx.font = `14px ${palette.ui}`;
+  ctx.fillText(`KV cache: ${cached} tokens in blocks of ${blockTok}`, 0, top - 14, width);
+  const looked = new Map(read);
+  cells.forEach(({ x, y }, index) => {
+    ctx.fillStyle = index < cached ? (looked.has(index) && look > 0 ? palette.sun : hue(palette, scene.hue ?? 0)) : palette.line;
+    ctx.fillRect(x, y, cell - 2, cell - 2);
+  });
+}
+
+/**
+ * An arc above the text, from the token that looks to one that it reads.
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {{x: number, y: number, width: number}} from
+ * @param {{x: number, y: number, width: number}} to
+ * @param {number} part 0..1 of it is drawn
+ * @param {number} thick in pixels
+ */
+function drawArc(ctx, from, to, part, thick) {
+  const [x0, y0, x2, y2] = [from.x + from.width / 2, from.y - 13, to.x + to.width / 2, to.y - 13];
+  const [x1, y1] = [(x0 + x2) / 2, Math.min(y0, y2) - Math.min(30, 8 + Math.abs(x0 - x2) / 8)];
+  // The first part of a quadratic curve is a quadratic curve.
+  const [a, b] = [x0 + (x1 - x0) * part, y0 + (y1 - y0) * part];
+  const [c, d] = [x1 + (x2 - x1) * part, y1 + (y2 - y1) * part];
+  ctx.globalAlpha = 0.75;
+  ctx.lineWidth = thick;
+  ctx.lineCap = "round";
+  ctx.beginPath();
+  ctx.moveTo(x0, y0);
+  ctx.quadraticCurveTo(a, b, a + (c - a) * part, b + (d - b) * part);
+  ctx.stroke();
+  ctx.globalAlpha = 1;
+}
