@@ -35,7 +35,7 @@ class Courses:
             counts: of its work.
             seen: plain data.
         """
-        digest = hashlib.sha256(json.dumps(_plain(seen), sort_keys=True).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(plain(seen), sort_keys=True).encode()).hexdigest()[:12]
         named = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         line = f"{seed}: {named}; {digest}"
         if os.environ.get("UPDATE_COURSES") == "1":
@@ -44,15 +44,15 @@ class Courses:
         assert line == self._lines.get(seed, line)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """With numbers to six digits: the last ones are the machine's."""
     match value:
         case float():
             return f"{value:.6g}"
         case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
+            return {str(key): plain(each) for key, each in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [plain(each) for each in value]
         case None | str() | int():
             return value
     return str(value)
