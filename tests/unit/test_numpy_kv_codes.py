@@ -106,7 +106,7 @@ def test_small_numbers_are_zero_and_others_not(stored_as: NumberFormat) -> None:
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_seen_in_its_group(stored_as: NumberFormat, bad: float) -> None:
     x = normal(2, 2, 64)
-    x[1, 0, 40] = bad
+    x[1, 0, 40:42] = bad  # two, whose difference is not a number
     back = stored(x, stored_as)
     group = slice(None) if stored_as is VALUES8 else slice(32, 64)
     assert np.isnan(back[1, 0, group]).all()
