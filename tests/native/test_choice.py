@@ -8,6 +8,7 @@ import pytest
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
 from pellucid.backends.cpu.backend import unsupported_shape
 from pellucid.backends.native import cpu_info, kernel_levels
+from pellucid.facts.model_config import GatedDeltaNetConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
 from support.tiny_shape import TINY_SHAPE
@@ -73,6 +74,25 @@ def test_auto_says_why_it_falls_back_to_numpy(monkeypatch):
 @pytest.mark.parametrize("name", SHAPES)
 def test_native_kernels_compute_every_known_shape(name):
     assert unsupported_shape(find_shape(name)) is None
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "named"),
+    [
+        (8, 16, None),
+        (512, 32, None),
+        (4, 16, "head_dim=4: "),
+        (20, 16, "head_dim=20: "),
+        (520, 16, "head_dim=520: native kernels take multiples of 8, at most 512"),
+        (8, 24, "value_dim=24: native kernels take multiples of 16"),
+    ],
+)
+def test_shapes_that_native_kernels_compute(head_dim, value_dim, named):
+    own = _config(head_dim)
+    recurrence = GatedDeltaNetConfig(1, 1, 8, value_dim, 4)
+    recurrent = replace(own.layers[0], attention=None, recurrence=recurrence)
+    found = unsupported_shape(replace(own, layers=(*own.layers, recurrent)))
+    assert (found is None) if named is None else found.startswith(named)
 
 
 def test_an_unbuilt_extension_is_named(monkeypatch):

@@ -21,6 +21,7 @@ from pellucid.async_engine import (
     Signal,
     TooManyRequestsError,
 )
+from pellucid.engine.text_threads import TextThreads
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import Level, Snapshot
@@ -694,6 +695,16 @@ def test_texts_are_encoded_by_a_bounded_pool() -> None:
     run(serve, max_requests=20)
     assert 1 <= len(threads) <= 4
     assert all(name.startswith("pellucid-text") for name in threads)
+
+
+@pytest.mark.parametrize(("num_cpus", "most"), [(None, 2), (1, 2), (3, 3), (64, 4)])
+def test_as_many_texts_at_a_time_as_processors_within_bounds(
+    num_cpus: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: num_cpus)
+    threads = TextThreads(max_waiting=20)
+    assert threads._executor._max_workers == most
+    threads.stop()
 
 
 def test_a_tokenizers_failure_is_that_requests_alone() -> None:

@@ -67,7 +67,8 @@ class CoveringTests:
             contexts = set().union(*self._by_text(path).values())
         ran = {it.rpartition("|")[0] for it in contexts - {""}}
         now = {file if (file := it.partition("::")[0]) in self._changed else it for it in ran}
-        new = self._changed - self._set_up.keys() if ran else set()
+        folders = {Path(it).parent for it in self._set_up if ran}  # others were not measured
+        new = {it for it in self._changed - self._set_up.keys() if Path(it).parent in folders}
         return {it for it in now | new if Path(it.partition("::")[0]).exists()}
 
     def commands(self, tests: set[str]) -> list[tuple[float, list[str]]]:
