@@ -2,6 +2,7 @@
 
 import pytest
 
+from pellucid.scheduling.block import CacheSalt
 from pellucid.scheduling.block_ops import Copy, Slot, SlotKind
 from pellucid.scheduling.request import FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler import Scheduler
@@ -175,4 +176,28 @@ def test_a_group_advances_where_only_one_of_it_fits() -> None:
     assert {len(beam.output_token_ids) for beam in beams} == {19}
     for beam in beams:
         scheduler.finish(beam, FinishReason.LENGTH)
+    run(scheduler)
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "shared"),
+    [
+        ({}, 6, 5),  # the last token's logits have to be computed
+        ({}, 3, 3),
+        ({"prompt": (0, 1, 2, 3, 9, 9, 9)}, 4, 4),
+        ({"prompt": (9, 1, 2, 3, 4, 5)}, 6, 0),
+        ({"cache_salt": CacheSalt("another")}, 6, 0),
+        ({"prompt_logprobs": 1}, 6, 0),
+    ],
+)
+def test_a_new_request_shares_the_computed_text_of_another(
+    fields: dict[str, object], asked: int, shared: int
+) -> None:
+    scheduler = make_scheduler()
+    parent, fork = make_request("parent", 6), make_request("fork", 6, **fields)
+    scheduler.add_request(parent)
+    step(scheduler)
+    scheduler.add_request(fork)
+    assert scheduler.continue_from(fork, parent, asked) == shared
+    assert ("fork", shared, fork.num_prompt_tokens) in shares(step(scheduler))
     run(scheduler)
