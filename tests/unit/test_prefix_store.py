@@ -66,7 +66,7 @@ class Store(PrefixStore):
         self.directory = BlockDirectory(
             root, file_format.fingerprint, file_format.file_bytes, max_bytes
         )
-        super().__init__(self.directory, file_format, max_pending, self.reports.append)
+        super().__init__(self.directory, file_format, max_pending, self.reports.append, 0)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
