@@ -51,7 +51,7 @@ export const choosing = {
     ${(/** @type {number} */ frame) => {
       const now = result.tokens[Math.max(0, frame - 1)];
       return html`<p class="said-so-far mono"><span class="dim">${PROMPT}</span>${result.tokens.slice(0, frame).map((/** @type {any} */ { text }, /** @type {number} */ index) => html`<span class=${index === frame - 1 ? "newest" : ""}>${text}</span>`)}</p>
-        <table class=${`candidates shares ${frame === 0 ? "unseen" : ""}`}>
+        <table class=${`candidates shares ${frame === 0 ? "to-come" : ""}`}>
           <caption>The likeliest tokens for place ${Math.max(1, frame)}</caption>
           <tbody>
             ${now.candidates.map((/** @type {[string, number]} */ [text, share], /** @type {number} */ index) => html`<${Row} text=${legible(text)} share=${share} style=${`mono text ${index === 0 ? "first" : ""}`} />`)}

@@ -89,7 +89,7 @@ export const oneToken = {
           <thead><tr><th>pass</th><th class="number">tokens</th><th class="wide"></th><th>chose</th><th class="number">cached</th><th class="number">time</th></tr></thead>
           <tbody>
             ${result.steps.map(
-              (/** @type {RunFact["steps"][number]} */ step, /** @type {number} */ index) => html`<tr class=${index < frame ? "" : "unseen"}>
+              (/** @type {RunFact["steps"][number]} */ step, /** @type {number} */ index) => html`<tr class=${index < frame ? "" : "to-come"}>
                 <td>${index === 0 ? "prefill" : "decode"}</td>
                 <td class="number">${step.q}</td>
                 <td class="wide"><span class="bar owner"><i style=${{ width: `${(100 * step.us) / Math.max(...result.steps.map((/** @type {any} */ { us }) => us))}%` }}></i></span></td>
@@ -178,7 +178,7 @@ export const withWithout = {
       const most = result.naive.pass;
       const arm = (/** @type {string} */ title, /** @type {any} */ { flops, us, held }, /** @type {{pass: number[]}} */ { pass }) => [
         title,
-        html`<div class="growing" aria-hidden="true">${pass.map((each, index) => html`<i class=${index < frame ? "" : "unseen"} style=${{ height: `${Math.max(1, (each / most) * 84)}px` }}></i>`)}</div>`,
+        html`<div class="growing" aria-hidden="true">${pass.map((each, index) => html`<i class=${index < frame ? "" : "to-come"} style=${{ height: `${Math.max(1, (each / most) * 84)}px` }}></i>`)}</div>`,
         [
           ["tokens passed so far", count(pass[frame - 1] ?? 0)],
           ["for the newest token", count((pass[frame - 1] ?? 0) - (pass[frame - 2] ?? 0))],

@@ -69,7 +69,7 @@ export const speculation = {
     says=${(/** @type {number} */ frame) => `round ${frame} of ${Math.min(ROUNDS_SHOWN, result.rounds.length)}`}>
     ${(/** @type {number} */ frame) => html`<ol class="rounds">
       ${result.rounds.slice(0, ROUNDS_SHOWN).map(
-        (/** @type {any} */ round, /** @type {number} */ at) => html`<li class=${at < frame ? "" : "unseen"}>
+        (/** @type {any} */ round, /** @type {number} */ at) => html`<li class=${at < frame ? "" : "to-come"}>
           ${round.draft.map(
             (/** @type {string} */ text, /** @type {number} */ index) =>
               html`<span class=${`guess mono ${index < round.right ? "right" : "wrong"}`}>${visible(text)}<span class="spoken">${index < round.right ? " right" : " wrong"}</span></span>`,
