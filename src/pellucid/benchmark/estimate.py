@@ -32,7 +32,7 @@ _KV_BLOCKS = (
     " or as the settings say"
 )
 # Unit and formula of each number, in words of its inputs. One that ends in MEASURED has those of the same name without.
-_FORMULAS: Mapping[str, tuple[str, str]] = {
+FORMULAS: Mapping[str, tuple[str, str]] = {
     "parameters": ("", "matrices of all layers + embeddings"),
     "active_parameters": ("", "matrices that a token passes + head"),
     "weight_bytes": ("B", "bytes of all weights, scales included"),
@@ -157,8 +157,8 @@ class _Sheet:
         self.numbers: list[Number] = []
 
     def add(self, name: str, value: float, provenance: Provenance, **inputs: float | str) -> float:
-        """Adds a number, and returns its value. An input `formula` stands in place of that of `_FORMULAS`."""
-        unit, formula = _FORMULAS.get(name) or _FORMULAS[name.removesuffix(MEASURED)]
+        """Adds a number, and returns its value. An input `formula` stands in place of that of `FORMULAS`."""
+        unit, formula = FORMULAS.get(name) or FORMULAS[name.removesuffix(MEASURED)]
         formula = str(inputs.pop("formula", formula))
         self.numbers.append(Number(name, value, unit, provenance, formula, inputs))
         return value

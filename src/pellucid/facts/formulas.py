@@ -103,13 +103,20 @@ def attention_pairs(start: int, end: int, window: int | None = None) -> int:
 
 
 class ForwardFlops:
-    """FLOPs of requests on one model; what does not depend on the request is computed once."""
+    """FLOPs of requests on one model; what does not depend on the request is computed once.
+
+    Attributes:
+        per_token: of a token in all matrices, and in recurrent states.
+        per_logits: of a row with logits, beside those of its token.
+        per_pair_by_window: of a (query, key) pair, by the window of the layers that all rows pass.
+        per_pair_of_logits_by_window: the same in the layers that rows with logits alone pass.
+    """
 
     def __init__(self, shape: ModelConfig) -> None:
         first = shape.first_without_kv
-        self._per_token = 2 * _active_parameters(shape, shape.layers[:first])
-        self._per_logits = 2 * shape.hidden_size * shape.vocab_size
-        self._per_logits += 2 * _active_parameters(shape, shape.layers[first:])
+        self.per_token = 2 * _active_parameters(shape, shape.layers[:first])
+        self.per_logits = 2 * shape.hidden_size * shape.vocab_size
+        self.per_logits += 2 * _active_parameters(shape, shape.layers[first:])
         # q.k and p.v: a multiply and an add each, per pair, head and component. By window, of layers
         # that all rows pass, and of those that rows with logits pass.
         per_pair, per_pair_of_logits = Counter[int | None](), Counter[int | None]()
@@ -118,22 +125,22 @@ class ForwardFlops:
                 counted = per_pair if index < first else per_pair_of_logits
                 counted[attention.window] += 4 * attention.num_heads * attention.head_dim
             elif layer.recurrence is not None:
-                self._per_token += state_flops(layer.recurrence.state)
-        self._per_pair_by_window = tuple(per_pair.items())
-        self._per_pair_of_logits_by_window = tuple(per_pair_of_logits.items())
+                self.per_token += state_flops(layer.recurrence.state)
+        self.per_pair_by_window = tuple(per_pair.items())
+        self.per_pair_of_logits_by_window = tuple(per_pair_of_logits.items())
 
     def __call__(self, start: int, end: int, num_logits: int) -> int:
         """Of one request's tokens at positions start .. end - 1, of which the last `num_logits` rows go
         through the head."""
         attention = 0
-        for window, per_pair in self._per_pair_by_window:
+        for window, per_pair in self.per_pair_by_window:
             if end - start == 1:  # decode, once for each request and step
                 attention += per_pair * (end if window is None else min(end, window))
             else:
                 attention += per_pair * attention_pairs(start, end, window)
-        for window, per_pair in self._per_pair_of_logits_by_window:
+        for window, per_pair in self.per_pair_of_logits_by_window:
             attention += per_pair * attention_pairs(end - num_logits, end, window)
-        return self._per_token * (end - start) + attention + self._per_logits * num_logits
+        return self.per_token * (end - start) + attention + self.per_logits * num_logits
 
 
 def state_flops(state: StateShape) -> int:
@@ -293,6 +300,11 @@ class KVBytes:
 
     Args:
         bytes_per_position: of all layers that have keys and values, scales included.
+
+    Attributes:
+        numbers_by_window: of a position's K that are read, by the window of the layers that read them.
+        bytes_per_number: of K and V together.
+        state_bytes: of recurrent states, read and written.
     """
 
     def __init__(self, shape: ModelConfig, bytes_per_position: float) -> None:
@@ -301,17 +313,16 @@ class KVBytes:
         numbers_read = Counter[int | None]()
         for attention in shape.attentions:
             numbers_read[attention.window] += _kv_numbers(attention)
-        self._numbers_by_window = tuple(numbers_read.items())
-        self._bytes_per_number = bytes_per_position / stored
-        self._state_bytes = 2 * state_bytes(shape)
+        self.numbers_by_window = tuple(numbers_read.items())
+        self.bytes_per_number = bytes_per_position / stored
+        self.state_bytes = 2 * state_bytes(shape)
 
     def __call__(self, start: int, end: int) -> float:
         """Of one request's tokens at positions start .. end - 1."""
         numbers = sum(
-            kv_positions(start, end, window) * numbers
-            for window, numbers in self._numbers_by_window
+            kv_positions(start, end, window) * numbers for window, numbers in self.numbers_by_window
         )
-        return numbers * self._bytes_per_number + self._state_bytes
+        return numbers * self.bytes_per_number + self.state_bytes
 
 
 def _kv_numbers(attention: AttentionConfig) -> int:

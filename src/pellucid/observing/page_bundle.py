@@ -21,7 +21,8 @@ from pellucid.observing.page_files import (
 
 _NAMES = "pellucid/"  # before the path of a module, in the import map
 _WORKER = "state/worker.js"  # no import map holds in a worker
-_DATA = ("traces/lessons.json", "traces/first_run.json")  # files that modules read
+# Files that modules read.
+_DATA = ("traces/lessons.json", "traces/first_run.json", "traces/answers.json.gz")
 _RELATIVE = re.compile(r'(\bfrom\s*|\bimport\s*\(?\s*)(["`])(\.{1,2}/[^"`]+)\2')
 
 

@@ -7,7 +7,7 @@ import { html, render, useEffect, useLayoutEffect, useRef, useSignal } from "./h
 import { Badge, count, inTime, percent } from "./parts/numbers.js";
 import { isHelpOpen, KeySheet, listenToKeys, Select, useKeys } from "./parts/panel.js";
 import { Tips } from "./parts/tips.js";
-import { createSession, SPEEDS } from "./state/session.js";
+import { createSession, playWhenRead, SPEEDS } from "./state/session.js";
 
 /** The views in the order of their keys. The file of each exports `View` and is loaded when it is first shown. */
 const VIEWS = ["Learn", "Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Chat"].map((title) => [title.toLowerCase(), title]);
@@ -261,7 +261,10 @@ followTheme();
 render(html`<${App} />`, document.body);
 const trace = new URLSearchParams(location.search).get("trace");
 const bundled = document.querySelector("meta[name=pellucid-trace]")?.getAttribute("content");
-if (trace || bundled) session.source.open(/** @type {string} */ (trace ?? bundled));
+if (trace || bundled) {
+  session.source.open(/** @type {string} */ (trace ?? bundled));
+  playWhenRead(session);
+}
 else session.source.follow();
 // For tests in a browser, which compare what is shown with what the engine says.
 /** @type {any} */ (globalThis).pellucid = session;

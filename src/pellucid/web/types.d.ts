@@ -24,6 +24,51 @@ declare global {
     }): Promise<void>;
   }
 
+  /** A comparison or a load that an engine ran once: what was asked, and its events, each with the milliseconds since it began. */
+  interface RecordedRun {
+    path: string;
+    body: any;
+    events: [number, any][];
+  }
+
+  /** What new tokens of a request read. */
+  interface RecordedLooks {
+    layers: number;
+    heads: number;
+    /** The largest of all looks. */
+    error: number;
+    /** Of one look, the median. */
+    us: number;
+    /** The position of the first look. */
+    first: number;
+    /** Of all tokens. */
+    texts: string[];
+    /** By the query of /v1/attn: of each look the weight of the first token, then position and weight of others, in thousandths. */
+    views: Record<string, number[][]>;
+  }
+
+  /** What an engine answered once, for pages without one. */
+  interface Answers {
+    model: string;
+    machine: string;
+    when: string;
+    runs: RecordedRun[];
+    looks: Record<string, RecordedLooks>;
+    /** By token id. */
+    texts: Record<string, string>;
+    /** For estimates. */
+    plan: any;
+  }
+
+  interface RecordedAnswers {
+    /** null: not read yet. */
+    answers: Signal<Answers | null>;
+    load(): Promise<Answers>;
+    /** In place of a server's. */
+    api: Api;
+    runs(path: string, isWanted?: (body: any) => boolean): RecordedRun[];
+  }
+
   /** Work whose reply is a stream of events: one at a time. */
   interface Streamed {
     /** What went wrong last; "" if nothing did. */

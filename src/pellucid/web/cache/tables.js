@@ -106,7 +106,7 @@ export function Missed({ session }) {
   const from = Math.max(0, at - BEFORE);
   const ids = [...own.slice(from, at + AFTER), ...theirs.slice(from, at + AFTER), ...(prefix?.diff_ids ?? [])];
   useEffect(() => {
-    if (session.source.isLive && ids.length) runs.learnTexts(ids);
+    if (ids.length) runs.learnTexts(ids);
   }, [request?.req, prefix?.seq, theirs.length]);
   if (!request || !prefix) return null;
   const N = request.added?.prompt_tok ?? own.length;

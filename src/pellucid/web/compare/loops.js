@@ -109,6 +109,17 @@ function create(session) {
   const runs = {};
   return {
     kind, prompt, tokens, batch, at, ...streamed,
+    /** What the shown run was asked, in a recording. */
+    asked: /** @type {any} */ (null),
+    /** Plays a recorded run. @param {any} body */
+    play(body) {
+      if (streamed.stop.value) return;
+      this.asked = body;
+      kind.value = body.kind;
+      prompt.value = body.prompt;
+      tokens.value = body.max_tokens;
+      void this.start();
+    },
     /** The latest run of the chosen kind. */
     get latest() {
       streamed.version.value;

@@ -35,7 +35,7 @@ export function focusOf({ store, selection, request: { value: request } }, seq) 
 export function Text({ session, state, focus, read }) {
   const { runs } = session;
   useEffect(() => {
-    if (focus && session.source.isLive) runs.learnTexts(focus.promptIds);
+    if (focus) runs.learnTexts(focus.promptIds);
   }, [focus?.request.req, focus?.promptIds.length]);
   if (!focus) {
     return html`<${Panel} title="From a prompt to its words" about="nothing has been generated yet: this is how it goes">

@@ -96,7 +96,7 @@ function Candidates({ session, token, focus, listed, rest, restFinal, others }) 
           <td class="number">${each.final === 0 ? "removed" : percent(each.final)}</td>
           <td class="number faint">${percent(each.p)}</td>
           <td>
-            ${!isChosen &&
+            ${!isChosen && source.isLive &&
             html`<button
               class=${`quiet ${isFork ? "fork" : ""}`}
               disabled=${!canFork}
@@ -297,7 +297,7 @@ const ATTENTION = {
  * @returns {Looked}
  */
 export function useAttention(session, state, focus) {
-  const isStill = focus !== null && session.source.isLive && (focus.isChosen || focus.hasEnded) && focus.pos > 0;
+  const isStill = focus !== null && (session.source.isLive || session.source.isRecording) && (focus.isChosen || focus.hasEnded) && focus.pos > 0;
   // The token at a position was chosen by the query of the position before it.
   const from = focus ? (focus.token ? focus.pos - 1 : focus.pos) : 0;
   const query = new URLSearchParams();
@@ -333,11 +333,11 @@ export function Attention({ session, state, focus, attention }) {
   </div>`;
   if (!reply || !focus) {
     const text = problem
-      ? `The engine could not look again: ${problem}`
-      : session.source.isLive
+      ? session.source.isRecording ? problem : `The engine could not look again: ${problem}`
+      : session.source.isLive || session.source.isRecording
         ? "Choose a token of the text, or let the text end: what the model read to choose it is underlined in amber."
         : "Attention is recomputed by the engine when somebody looks; a recorded run has none.";
-    return html`<${Panel} title="What it read" about="attention, recomputed for one token" actions=${reply ? choose : undefined}><${Empty}><p>${text}</p><//><//>`;
+    return html`<${Panel} title="What it read" about="attention, recomputed for one token" actions=${reply || problem ? choose : undefined}><${Empty}><p>${text}</p><//><//>`;
   }
   const top = reply.top.slice(0, READ_SHOWN);
   const others = Math.max(0, 1 - reply.sink - top.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + each[3], 0));

@@ -44,7 +44,7 @@ function create(session) {
   effect(() => {
     const words = query.value;
     again.value;
-    if (!session.source.canRun) return; // it is asked when it answers again
+    if (!session.source.canRun && !session.source.isRecording) return; // it is asked when it answers again
     clearTimeout(timer);
     timer = setTimeout(async () => {
       newest += 1;

@@ -9,6 +9,8 @@ import { html, signal, useSignal } from "../html.js";
 import { count, counted, digits, FigureTable, inTime, maybeTime, measured, percent } from "../parts/numbers.js";
 import { Panel, Why } from "../parts/panel.js";
 import { createStreamed } from "../state/api.js";
+import { ENDED } from "../state/store.js";
+import { REASONS } from "../timeline/life.js";
 
 /**
  * @param {any} begin the event load.begin
@@ -78,6 +80,22 @@ export function causeOf(line) {
   return null;
 }
 
+/**
+ * Who waits and who runs at a moment of a recording, as the server would list them.
+ * @param {Store} store
+ * @param {number} seq
+ */
+export function queueAt(store, seq) {
+  let place = 0;
+  return store.requestsAt(seq).flatMap((request) => {
+    const state = store.stateAt(request, seq);
+    if (!state || ENDED.has(state.to)) return [];
+    const waits = state.to === "waiting" && { waits: { cause: REASONS[state.reason] ?? state.reason }, queue_position: place++ };
+    const facts = { state: state.to, reason: REASONS[state.reason] ?? state.reason };
+    return [{ id: request.req, prompt_tokens: request.added?.prompt_tok ?? 0, output_tokens: store.tokenCount(request, seq), completions: { [request.req]: facts }, ...waits }];
+  });
+}
+
 /** What load is asked for, the latest run under each discipline, and what the server says of the queue. @param {Session} session */
 export function serveState(session) {
   return /** @type {ReturnType<typeof create>} */ (session.views.serve ??= create(session));
@@ -113,6 +131,22 @@ function create(session) {
   return {
     ...ask,
     discipline, loads, queue, look, ...streamed,
+    /** What the shown load was asked, in a recording. */
+    asked: /** @type {any} */ (null),
+    /** Plays the recorded loads: the sliders stand where they stood. @param {any} body */
+    play(body) {
+      if (streamed.stop.value) return;
+      this.asked = body;
+      ask.requests.value = body.num_requests;
+      ask.rate.value = body.rate;
+      ask.prefixTok.value = body.prefix_tokens;
+      ask.seats.value = body.static_batch;
+      ask.seed.value = body.seed;
+      ask.firstSlo.value = body.ttft_slo;
+      ask.betweenSlo.value = body.itl_slo;
+      discipline.value = "both";
+      void this.start();
+    },
     /** Sends the load, under both disciplines one after the other if so chosen. */
     start: () =>
       streamed.run(async (stream) => {

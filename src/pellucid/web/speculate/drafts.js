@@ -36,6 +36,18 @@ function create(session) {
     prompt, drafter, k, tokens, shown, ...streamed,
     /** Values of the formula's letters that the reader set in place of those measured. */
     moved: signal(/** @type {Record<string, number>} */ ({})),
+    /** What the shown run was asked, in a recording. */
+    asked: /** @type {any} */ (null),
+    /** Plays a recorded run. @param {any} body */
+    play(body) {
+      if (streamed.stop.value) return;
+      this.asked = body;
+      prompt.value = body.prompt;
+      drafter.value = body.drafter;
+      k.value = body.num_drafts;
+      tokens.value = body.max_tokens;
+      void this.start();
+    },
     /** The latest run, with the rounds of its drafts. */
     get latest() {
       streamed.version.value;
@@ -184,13 +196,13 @@ const SHOWN = 24;
 
 /** @param {{session: Session, state: SpeculateState, rounds: any[]}} props */
 export function Rounds({ session, state, rounds }) {
-  const { cursor, runs, source, store } = session;
+  const { cursor, runs, store } = session;
   const request = session.request.value;
   const isBoth = state.shown.value === "both" && state.latest !== null;
   const shown = rounds.slice(-SHOWN).reverse();
   const ids = shown.flatMap(({ draft, chosen }) => (chosen === undefined ? draft : [...draft, chosen]));
   useEffect(() => {
-    if (source.isLive) void runs.learnTexts(ids);
+    void runs.learnTexts(ids);
   }, [ids.join()]);
   const textOf = (/** @type {number} */ id) => visible(runs.textOf(id) || `#${id}`);
   const name = request && html`<${RequestName} request=${request} />`;

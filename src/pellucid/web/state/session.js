@@ -3,6 +3,7 @@
 
 import { computed, effect, signal } from "@preact/signals-core";
 import { createApi, createRuns } from "./api.js";
+import { createRecorded } from "./recorded.js";
 import { createSource, PACE_MS } from "./source.js";
 import { Store } from "./store.js";
 
@@ -82,7 +83,18 @@ export function createSession() {
   const source = createSource(store, cursor, settings);
   /** @type {Selected} */
   const selection = { req: signal(""), pos: signal(-1), block: signal(-1) };
-  const api = createApi(settings);
+  const recorded = createRecorded();
+  const server = createApi(settings);
+  const answering = () => (source.isRecording ? recorded.api : server);
+  /** @type {Api} */
+  const api = {
+    get: (...asked) => answering().get(...asked),
+    post: (...asked) => answering().post(...asked),
+    stream: (...asked) => answering().stream(...asked),
+  };
+  effect(() => {
+    if (source.isRecording) recorded.load().catch(() => {}); // a view that needs an answer says what is missing
+  });
   return {
     store,
     cursor,
@@ -90,6 +102,7 @@ export function createSession() {
     settings,
     selection,
     api,
+    recorded,
     runs: createRuns(api, store, cursor, selection),
     route: createRoute(),
     /** The request that is looked at: the chosen one, else the newest. */
@@ -105,6 +118,30 @@ export function createSession() {
 }
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];
+
+const WATCHED_MS = 6000; // of a recording that plays by itself, at least
+
+/**
+ * Plays a recording from its beginning once it is read: its first text, slowly enough to be followed. Not for readers who want no motion, and not
+ * after somebody has moved the cursor.
+ * @param {Session} session
+ */
+export function playWhenRead({ source, store, cursor, selection }) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  const stop = effect(() => {
+    if (source.status.value !== "ended") return;
+    queueMicrotask(() => {
+      stop();
+      if (!cursor.isLive.value || store.steps.length === 0) return;
+      const first = store.requestsAt(store.head.seq).find(({ tokens }) => tokens.length > 0);
+      if (first) selection.req.value = first.req;
+      cursor.seek(first?.seq ?? store.firstSeq);
+      const lasts = (store.head.t_us - cursor.timeUs.value) / 1000;
+      cursor.speed.value = SPEEDS.findLast((speed) => lasts / speed >= WATCHED_MS) ?? SPEEDS[0];
+      cursor.toggle();
+    });
+  });
+}
 
 /** @param {Store} store @returns {Cursor} */
 export function createCursor(store) {

@@ -101,6 +101,10 @@ export function createSource(store, cursor, settings) {
     get isLive() {
       return isLive();
     },
+    /** Whether the page shows a recorded trace: there is no server, or none is asked. */
+    get isRecording() {
+      return name.value !== "live";
+    },
     /** Whether a server can be asked now. */
     get canRun() {
       return isLive() && status.value === "open";

@@ -9,6 +9,7 @@ import * as formulas from "../formulas.js";
 import { html } from "../html.js";
 import { count, counted, digits, FigureTable, inBytes, inPrefix, inTime, measured, median, percent, several } from "../parts/numbers.js";
 import { Choice, Empty, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, tableKey, useKeys, Why } from "../parts/panel.js";
+import { Replay } from "../parts/replay.js";
 
 /** @type {Record<string, string>} */
 const ABOUT = {
@@ -23,7 +24,7 @@ export function View({ session }) {
   const asTable = useAsTable();
   state.version.value;
   useKeys("Compare", [
-    press("r", "run", "#compare-run"),
+    press("r", "run", "#compare-run, #replay"),
     { keys: ["k"], says: "the next kind of comparison", run: state.nextKind },
     focusOn("/", "to the prompt", "compare-prompt"),
     { keys: [","], says: "a token back", run: () => state.move(-1) },
@@ -42,6 +43,11 @@ export function View({ session }) {
 /** What is compared. Running it runs all arms on this engine. @param {{session: Session, state: CompareState}} props */
 function Ask({ session, state }) {
   const { kind, stop } = state;
+  if (session.source.isRecording) {
+    const runs = session.recorded.runs("/v1/compare", (body) => KINDS.some(([name]) => name === body.kind));
+    const nameOf = (/** @type {any} */ body) => KINDS.find(([name]) => name === body.kind)?.[1];
+    return html`<${Panel} title="The comparison" about=${ABOUT[kind.value]}><${Replay} session=${session} runs=${runs} nameOf=${nameOf} state=${state} what="A comparison" /><//>`;
+  }
   const run = () => session.source.canRun && state.start();
   return html`<${Panel} title="The comparison" about=${ABOUT[kind.value]}>
     <form class="compare-ask" onSubmit=${submits(run)}>

@@ -3,8 +3,9 @@
 
 import { Blocks, focusOf, Text } from "../generate/text.js";
 import { Attention, Choice as TokenChoice, useAttention } from "../generate/token.js";
-import { html, signal } from "../html.js";
+import { html, signal, useEffect } from "../html.js";
 import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys } from "../parts/panel.js";
+import { legible } from "../parts/token_text.js";
 
 /** Sentences of the lessons, for the bundled model and others. */
 const EXAMPLES = ["Once upon a time", "The capital of France is", "Today the weather is so", "The cat sat on the"];
@@ -86,9 +87,36 @@ export function View({ session }) {
   `;
 }
 
+const MOST_RECORDED = 12; // requests that are offered
+
+/** The texts of a recording: each is played from where it arrived. @param {{session: Session}} props */
+function Recorded({ session }) {
+  const { store, cursor, selection, runs, request: { value: shown } } = session;
+  const all = store.requestsAt(store.head.seq).filter(({ added }) => added?.prompt_ids?.length);
+  const listed = all.slice(0, MOST_RECORDED);
+  const ids = listed.flatMap(({ added }) => added.prompt_ids);
+  useEffect(() => {
+    void runs.learnTexts(ids);
+  }, [ids.length]);
+  const begin = (/** @type {EngineRequest} */ request) => {
+    selection.req.value = request.req;
+    selection.pos.value = -1;
+    cursor.seek(request.seq);
+    cursor.toggle();
+  };
+  return html`<${Panel} title="The recorded texts" about="choose one: it plays from its arrival; then choose any token of it">
+    <div class="ask">
+      <div class="examples">${listed.map((request) => html`<button type="button" class="chip" aria-pressed=${request === shown} onClick=${() => begin(request)}>
+        ${request.name} ${legible(request.added.prompt_ids.map(runs.textOf).join("").replace(/^<[^>]*>/, "").slice(0, 32))}…</button>`)}</div>
+      <p class="faint small">${all.length > listed.length ? `The first ${listed.length} of ${all.length}; the others are in Timeline. ` : ""}A prompt of your own needs <code>pellucid serve</code>.</p>
+    </div>
+  <//>`;
+}
+
 /** The prompt, and how tokens are to be chosen. @param {{session: Session, state: GenerateState}} props */
 function Ask({ session, state }) {
   const { runs, source } = session;
+  if (source.isRecording) return html`<${Recorded} session=${session} />`;
   const running = runs.active.value.at(-1);
   const run = () => {
     if (!source.canRun) return;

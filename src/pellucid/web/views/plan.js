@@ -4,7 +4,7 @@
 import { useAsTable } from "../draw/picture.js";
 import { html, useMemo } from "../html.js";
 import { count } from "../parts/numbers.js";
-import { Choice, Empty, focusOn, NeedsServer, Panel, Refused, Select, Slider, tableKey, useKeys } from "../parts/panel.js";
+import { Choice, Empty, focusOn, Panel, Refused, Select, Slider, tableKey, useKeys } from "../parts/panel.js";
 import { Checked, measuredSteps, Memory, planState, Roofline, Speed } from "../plan/estimate.js";
 
 /** @param {{session: Session}} props */
@@ -36,7 +36,7 @@ export function View({ session }) {
     <div class="column">
       ${estimate
         ? html`<${Speed} state=${state} /><${Roofline} state=${state} measured=${measured} asTable=${asTable} />`
-        : html`<${Panel} title="Roofline"><${Empty}><p>${session.source.canRun ? "This machine is being measured, which takes a second or two." : "Estimates come from a running server."}</p><//><//>`}
+        : html`<${Panel} title="Roofline"><${Empty}><p>${session.source.isRecording ? "The table of models is being read." : session.source.canRun ? "This machine is being measured, which takes a second or two." : "Estimates come from a running server."}</p><//><//>`}
     </div>
     ${estimate && html`<${Checked} state=${state} measured=${measured} />`}
   `;
@@ -56,7 +56,7 @@ function Ask({ session, state }) {
       <div class="pick"><label for="plan-shape">model</label><${Select} id="plan-shape" of=${state.shape} options=${models} /></div>
       <div class="pick">
         <label for="plan-machine">machine</label>
-        <${Select} id="plan-machine" of=${state.machine} options=${machines.map((name) => [name, name === "this" ? "this machine" : `${name} (data sheet)`])} />
+        <${Select} id="plan-machine" of=${state.machine} options=${machines.map((name) => [name, name === "this" ? (session.source.isRecording ? "the recording's machine" : "this machine") : `${name} (data sheet)`])} />
       </div>
       <${Choice} label="weights" of=${state.quantization} options=${formats("none")} />
       <${Choice} label="KV cache" of=${state.kv_cache_dtype} options=${cacheFormats} />
@@ -71,7 +71,7 @@ function Ask({ session, state }) {
       <${Powers} label="requests at once" most=${10} of=${state.batch} />
       <${Slider} label="price an hour" max=${10} step=${0.05} of=${state.price_per_hour} shown=${state.price_per_hour.value.toFixed(2)} />
     </div>
-    <${NeedsServer} session=${session} what="an estimate" />
+    ${session.source.isRecording && html`<p class="faint small">Computed here, by the formulas of <code>pellucid plan</code>.</p>`}
     <${Refused} lead="The server could not say." problem=${state.problem.value && html`${state.problem.value} <button class="quiet" onClick=${state.retry}>ask again</button>`} />
   <//>`;
 }

@@ -5,7 +5,8 @@ import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
 import { Badge, count, Num, percent } from "../parts/numbers.js";
 import { Choice, Empty, Legend, NeedsServer, Panel, press, Refused, RequestName, Slider, submits, TableButton, tableKey, useKeys, Why } from "../parts/panel.js";
-import { causeOf, Figures, Lanes, serveState } from "../serve/load.js";
+import { Replay } from "../parts/replay.js";
+import { causeOf, Figures, Lanes, queueAt, serveState } from "../serve/load.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
@@ -15,7 +16,7 @@ export function View({ session }) {
   const loads = /** @type {Load[]} */ ([state.loads.static, state.loads.continuous].filter(Boolean));
   const longest = Math.max(0, ...loads.flatMap((load) => [load.nowUs, ...load.lanes.map((lane) => Math.max(lane.dueUs, lane.endUs))]));
   useKeys("Serve", [
-    press("r", "send the load", "#load-run"),
+    press("r", "send the load", "#load-run, #replay"),
     press("x", "stop the load", "#load-stop"),
     press("c", "cancel the first request in the list", ".queue button.quiet"),
     tableKey(asTable),
@@ -71,6 +72,12 @@ function Watch({ session: { store, cursor } }) {
  */
 function Ask({ session, state }) {
   const { stop } = state;
+  if (session.source.isRecording) {
+    const runs = session.recorded.runs("/v1/load", ({ discipline }) => discipline === "static"); // with it goes the same load in continuous batching
+    return html`<${Panel} title="The load" about="the same arrivals, lengths and prompts under both disciplines">
+      <${Replay} session=${session} runs=${runs} nameOf=${nameOf} state=${state} what="A load" />
+    <//>`;
+  }
   const run = () => session.source.canRun && state.start();
   return html`<${Panel} title="The load" about="requests like any others; the same arrivals, lengths and prompts under both disciplines">
     <form class="serve-ask" onSubmit=${submits(run)}>
@@ -98,6 +105,10 @@ function Ask({ session, state }) {
   <//>`;
 }
 
+/** A recorded load in words. @param {any} body */
+const nameOf = (body) =>
+  `${count(body.num_requests)} requests, ${body.rate} a second; prompts of ${body.prompt_tokens} tokens after ${body.prefix_tokens} that all share, answers of ${body.output_tokens}; static batches of ${body.static_batch}`;
+
 const MOST = 14; // lines shown at once
 const PERIOD_MS = 700;
 
@@ -110,24 +121,25 @@ function Queue({ session, state }) {
     const timer = setInterval(() => state.look(), PERIOD_MS);
     return () => clearInterval(timer);
   }, [isLive]);
-  const lines = state.queue.value.map((line) => ({ line, waits: causeOf(line) }));
+  const listed = isLive ? state.queue.value : queueAt(session.store, session.cursor.seq.value);
+  const lines = listed.map((line) => ({ line, waits: causeOf(line) }));
   lines.sort((a, b) => Number(a.waits === null) - Number(b.waits === null) || (a.waits?.place ?? 0) - (b.waits?.place ?? 0));
   const waiting = lines.filter((each) => each.waits !== null);
-  return html`<${Panel} title="Who waits, and why" about=${isLive ? `at the server now: ${count(waiting.length)} wait, ${count(lines.length - waiting.length)} run` : "a recorded run has no queue"}>
+  return html`<${Panel} title="Who waits, and why" about=${isLive ? `at the server now: ${count(waiting.length)} wait, ${count(lines.length - waiting.length)} run` : `at this moment of the recording: ${count(waiting.length)} wait, ${count(lines.length - waiting.length)} run`}>
     ${lines.length === 0
       ? html`<${Empty}><p>Nobody is under way. While requests wait, each has its place in the queue here, and what it waits for.</p><//>`
       : html`<div class="wide-table"><table class="queue">
-          <thead><tr><th scope="col">request</th><th scope="col">queue</th><th scope="col">cause</th><th scope="col" class="number">tokens</th><th><span class="spoken">end it</span></th></tr></thead>
+          <thead><tr><th scope="col">request</th><th scope="col">queue</th><th scope="col">cause</th><th scope="col" class="number">tokens</th>${isLive && html`<th><span class="spoken">end it</span></th>`}</tr></thead>
           <tbody>
             ${lines.slice(0, MOST).map(({ line, waits }) => {
               const name = Object.keys(line.completions ?? {})[0];
               const request = session.store.requests.get(name);
               return html`<tr key=${line.id} class=${waits ? "waits" : ""}>
                 <td>${request ? html`<${RequestName} request=${request} onClick=${() => (session.selection.req.value = request.req)} />` : html`<code class="id">${String(line.id).slice(-8)}</code>`}</td>
-                <td>${waits ? html`<b>${waits.place ?? "–"}</b><${Badge} of="place in the queue" kind="C" from="/v1/requests: queue_position, from 1" />` : "runs"}</td>
+                <td>${waits ? html`<b>${waits.place ?? "–"}</b><${Badge} of="place in the queue" kind="C" from=${isLive ? "/v1/requests: queue_position, from 1" : "req.state: those that wait, in the order of arrival"} />` : "runs"}</td>
                 <td class="cause">${waits ? waits.cause.replaceAll("_", " ") : ""}</td>
                 <td class="number">${count(line.prompt_tokens)} + ${count(line.output_tokens)}</td>
-                <td><button class="quiet" aria-label=${`cancel ${request?.name ?? line.id}`} onClick=${() => state.cancel(line.id)}>cancel</button></td>
+                ${isLive && html`<td><button class="quiet" aria-label=${`cancel ${request?.name ?? line.id}`} onClick=${() => state.cancel(line.id)}>cancel</button></td>`}
               </tr>`;
             })}
           </tbody>

@@ -2,7 +2,9 @@
 // Speculate: the same text with and without drafts, what was drafted, what the model chose, and whether it paid.
 
 import { html } from "../html.js";
+import { several } from "../parts/numbers.js";
 import { Choice, focusOn, NeedsServer, Panel, press, Prompt, Refused, Slider, submits, useKeys } from "../parts/panel.js";
+import { Replay } from "../parts/replay.js";
 import { Both, ByPosition, EXAMPLES, Paid, Rounds, roundsOf, speculateState } from "../speculate/drafts.js";
 
 /** @param {{session: Session}} props */
@@ -12,7 +14,7 @@ export function View({ session }) {
   const rounds = roundsOf(session, state);
   useKeys("Speculate", [
     focusOn("/", "to the prompt", "speculate-prompt"),
-    press("r", "run with and without drafts", "#speculate-both"),
+    press("r", "run with and without drafts", "#speculate-both, #replay"),
     press("g", "generate on the engine that serves", "#speculate-run"),
   ]);
   return html`
@@ -28,9 +30,19 @@ export function View({ session }) {
   `;
 }
 
+/** A recorded run in words. @param {any} body */
+const nameOf = ({ prompt, drafter, num_drafts }) =>
+  `${EXAMPLES.find(([, text]) => text === prompt)?.[0] ?? "another text"}, ${drafter === "ngram" ? "prompt lookup" : "draft model"}, ${several(num_drafts, "draft")} a round`;
+
 /** @param {{session: Session, state: SpeculateState}} props */
 function Ask({ session, state }) {
   const { runs, source, store } = session;
+  if (source.isRecording) {
+    const recorded = session.recorded.runs("/v1/compare", (body) => body.kind === "drafts");
+    return html`<${Panel} title="A text to draft" about="a cheap helper guesses the next tokens, and one pass of the model checks them all">
+      <${Replay} session=${session} runs=${recorded} nameOf=${nameOf} state=${state} what="A text" />
+    <//>`;
+  }
   const canRun = source.canRun && !state.stop.value && runs.active.value.length === 0;
   const both = () => canRun && state.start();
   const onEngine = () => {
