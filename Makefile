@@ -29,7 +29,7 @@ PELLUCID_TEST_MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pellucid/test-mod
 CHAT_ARGS ?= --temperature 0 --system "You are a helpful AI assistant."
 
 .PHONY: help run chat-real serve page setup test test-native test-sanitized soak test-neon check test-integrations test-cluster test-vendors test-oracle test-device test-real mutants format stub clean \
-  wheel test-wheel versus lint check-page test-page answers
+  wheel test-wheel versus lint check-page test-page site answers
 
 help:
 	@echo 'make run          generate text with the bundled model    (ARGS="run MODEL \"a prompt\"")'
@@ -45,6 +45,7 @@ help:
 	@echo 'make lint         formatting, lint, types, import layers, workflows'
 	@echo 'make check-page   types, lint and unit tests of the live page       (needs Node)'
 	@echo 'make test-page    the live page in Chromium, driven by its keyboard'
+	@echo 'make site         the page with runs of SmolLM2, to publish: build/site'
 	@echo 'make mutants      changes the source at random places; says which changes no test notices (docs/testing.md)'
 	@echo 'make answers      records what drawn configurations answer, and compares it between commits (CONTRIBUTING.md)'
 	@echo 'make test-oracle  compare live with transformers on torch'
@@ -125,6 +126,9 @@ check-page: $(PAGE_TOOLS)/.package-lock.json
 	$(PAGE_TOOLS)/.bin/tsc -p tests/page/tsconfig.json
 	$(PAGE_TOOLS)/.bin/eslint --config tests/page/eslint.config.js src/pellucid/web tests/page
 	node --import ./tests/page/import_map.js --test tests/page/*.test.js
+
+site: $(VENV)/.page
+	$(BIN)/python tests/page/record_site.py build/site $(PELLUCID_TEST_MODELS)
 
 test-page: $(VENV)/.page
 	@command -v chromium >/dev/null || { echo 'make test-page needs Chromium; on Debian: apt-get install chromium'; exit 1; }

@@ -75,10 +75,11 @@ def duration_us(lines: list[str]) -> int:
     return last - first
 
 
-def record() -> list[str]:
-    """The lines of one run."""
+def record(model: str | None = None) -> list[str]:
+    """The lines of one run; of the bundled model, or of another one."""
     engine = LLMEngine.from_config(
         EngineConfig(
+            model=model,
             block_size=16,
             num_kv_blocks=13,
             max_model_len=208,

@@ -202,17 +202,16 @@ def plan(name: str, engine: LLMEngine, shapes: dict[str, ModelConfig]) -> dict[s
     return plan_table(model, machines, shapes, settings)
 
 
-def write(path: Path, recorded: dict[str, Any]) -> None:
+def as_file(recorded: dict[str, Any]) -> bytes:
     text = json.dumps(recorded, separators=(",", ":"), ensure_ascii=False, default=dict)
-    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-    sizes = {key: len(json.dumps(value)) for key, value in recorded.items()}
-    print(f"{path.name}: {path.stat().st_size} bytes; as JSON {sizes}")
+    return gzip.compress(text.encode(), 9, mtime=0)
 
 
 def main() -> None:
     engine = bundled_engine(max_num_seqs=SEATS)
     recorded = answers("pellucid-5m", engine, WEB_FOLDER / DEMO_TRACE, ASKED, dict(SHAPES))
-    write(ANSWERS, recorded)
+    ANSWERS.write_bytes(as_file(recorded))
+    print(f"{ANSWERS.name}: {ANSWERS.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

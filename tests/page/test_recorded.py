@@ -1,5 +1,6 @@
 """A page without an engine: estimates computed by it, and what an engine answered once."""
 
+import base64
 import gzip
 import json
 import random
@@ -10,14 +11,18 @@ from typing import Any
 import pytest
 
 from page.browser import PATIENCE, wait_until
+from page.record_answers import COPY
+from page.record_site import write_site
 from pellucid.benchmark.estimate import Workload, estimate
 from pellucid.benchmark.machine_facts import KNOWN_MACHINES
 from pellucid.benchmark.plan_table import KV_FORMATS, WEIGHT_FORMATS, plan_table
 from pellucid.benchmark.planned_model import plan_shape
 from pellucid.inputs.config import EngineConfig, fitting_block_size
+from pellucid.observing.event_recording import event_line, open_recording, read_recording
 from pellucid.observing.page_bundle import export_file
-from pellucid.observing.page_files import WEB_FOLDER
+from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
 from pellucid.shapes import SHAPES
+from support.bundled import bundled_engine
 
 ANSWERS = WEB_FOLDER / "traces/answers.json.gz"
 # Layers of one window and of two, experts, recurrent layers, layers that share keys and values.
@@ -148,3 +153,32 @@ def test_without_an_engine_views_replay_and_plan_computes(browser: Any, tmp_path
     wait_until(page, f"expected => Math.abs({seconds} / expected - 1) < 1e-12", expected)
     assert problems == []
     page.close()
+
+
+def test_a_site_has_the_runs_of_its_own_model(tmp_path: Path) -> None:
+    name, trace = "one more model", tmp_path / "late.jsonl.gz"
+    wanted = {"hello", "req.add", "req.state", "tok"}
+    with open_recording(trace) as file:
+        file.writelines(
+            event_line(event)
+            for event in read_recording(WEB_FOLDER / DEMO_TRACE)
+            if event["ev"] in wanted and event.get("req", "late/0") == "late/0"
+        )
+    body = {"kind": "drafts", "prompt": COPY, "max_tokens": 8, "drafter": "ngram", "num_drafts": 2}
+    lessons = {"memory": {"engine": name}}
+    asked = [("/v1/compare", body)]
+    whole = write_site(
+        tmp_path / "site", name, bundled_engine(max_num_seqs=2), trace, lessons, asked, {}
+    )
+    text, folder = whole.read_text(), tmp_path / "site"
+    written = (folder / "traces/answers.json.gz").read_bytes()
+    for each in (written, (folder / "traces/lessons.json").read_bytes(), trace.read_bytes()):
+        assert base64.b64encode(each).decode() in text
+    found = json.loads(gzip.decompress(written))
+    assert found["model"] == found["plan"]["models"][""]["name"] == name
+    ((path, (_, end)),) = [(run["path"], run["events"][-1]) for run in found["runs"]]
+    assert (path, end["ev"], end["first_diff"]) == ("/v1/compare", "cmp.end", None)
+    (looks,) = found["looks"].values()
+    committed = json.loads(gzip.decompress(ANSWERS.read_bytes()))["looks"]["late/0"]
+    assert looks["texts"] == committed["texts"]
+    assert looks["views"].keys() == committed["views"].keys()

@@ -26,18 +26,19 @@ _DATA = ("traces/lessons.json", "traces/first_run.json", "traces/answers.json.gz
 _RELATIVE = re.compile(r'(\bfrom\s*|\bimport\s*\(?\s*)(["`])(\.{1,2}/[^"`]+)\2')
 
 
-def export_file(path: Path, trace: Path | None) -> None:
+def export_file(path: Path, trace: Path | None, files: PageFiles | None = None) -> None:
     """Writes the page and a trace as one file.
 
     Args:
         path: is replaced.
         trace: a recording; None: the bundled demonstration.
+        files: of the page; None: as they are installed.
 
     Raises:
         ValueError: the trace is no recording; the message names the line.
         OSError: a file cannot be read or written.
     """
-    files = page_files()
+    files = files or page_files()
     if trace is None:
         name, recording = DEMO_TRACE, files.files[DEMO_TRACE].body
     else:

@@ -7,6 +7,7 @@ from pellucid.observing.event_recording import read_recording
 from pellucid.observing.page_files import (
     DEMO_TRACE,
     NO_TRACE,
+    PageFiles,
     page_files,
     recorded_head,
     security_policy,
@@ -15,12 +16,13 @@ from pellucid.observing.page_files import (
 TRACE = "trace.jsonl"  # in the folder; .gz behind it if the trace is compressed
 
 
-def export_page(directory: Path, trace: Path | None) -> Path:
+def export_page(directory: Path, trace: Path | None, files: PageFiles | None = None) -> Path:
     """Writes the page's files and a trace.
 
     Args:
         directory: is made; must be empty or hold an earlier export.
         trace: a recording; None: the bundled demonstration.
+        files: of the page; None: as they are installed.
 
     Returns:
         The page.
@@ -32,7 +34,7 @@ def export_page(directory: Path, trace: Path | None) -> Path:
     index = directory / "index.html"
     if directory.exists() and any(directory.iterdir()) and not _is_export(index):
         raise ValueError(f"{directory}: is not empty, and holds no page that was exported before")
-    files = page_files()
+    files = files or page_files()
     name = DEMO_TRACE
     if trace is not None:
         for _ in read_recording(trace):  # nothing is written for a file that is no recording

@@ -4,7 +4,8 @@ import base64
 import hashlib
 import html
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -57,6 +58,11 @@ class PageFiles:
         """
         return self.files["index.html"].body.decode().replace('"./', f'"{base}')
 
+    def with_bodies(self, bodies: Mapping[str, bytes]) -> "PageFiles":
+        """The page with other contents of some of its files, by their paths."""
+        changed = {path: _file(self.files[path].media_type, body) for path, body in bodies.items()}
+        return replace(self, files=self.files | changed)
+
 
 @cache
 def page_files() -> PageFiles:
@@ -105,6 +111,9 @@ def recorded_head(policy: str, trace: str) -> str:
 
 
 def _read(path: Path) -> PageFile:
-    body = path.read_bytes()
+    return _file(MEDIA_TYPES[path.suffix], path.read_bytes())
+
+
+def _file(media_type: str, body: bytes) -> PageFile:
     etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-    return PageFile(body, MEDIA_TYPES[path.suffix], etag)
+    return PageFile(body, media_type, etag)
