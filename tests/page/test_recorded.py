@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,11 @@ def test_the_recorded_table_is_what_the_planner_says_now() -> None:
         assert before == now, name
 
 
+def show(page: Any, view: str) -> None:
+    page.evaluate("view => { location.hash = view; }", view)
+    wait_until(page, "view => pellucid.views[view] !== undefined", view)
+
+
 def test_without_an_engine_views_replay_and_plan_computes(browser: Any, tmp_path: Path) -> None:
     answers = json.loads(gzip.decompress(ANSWERS.read_bytes()))
     export_file(tmp_path / "run.html", None)
@@ -120,6 +126,7 @@ def test_without_an_engine_views_replay_and_plan_computes(browser: Any, tmp_path
     page.goto((tmp_path / "run.html").as_uri())
     wait_until(page, "pellucid.source.status.value === 'ended'")
 
+    show(page, "generate")
     (req, looks), *_ = answers["looks"].items()
     page.evaluate("req => { pellucid.selection.req.value = req; }", req)
     sink = looks["views"][""][-1][0] / 10  # of what the newest token read
@@ -128,20 +135,20 @@ def test_without_an_engine_views_replay_and_plan_computes(browser: Any, tmp_path
     page.evaluate("pellucid.views.generate.layer.value = pellucid.views.generate.head.value = 0")
     page.get_by_text("the mean of each layer and of each head").wait_for()
 
-    page.keyboard.press("4")
+    show(page, "compare")
     for number, kind in enumerate(("cache", "kv_dtype", "batch")):
         (run,) = [each for each in answers["runs"] if each["body"].get("kind") == kind]
         if number > 0:  # the first one plays by itself
             page.locator(".replay .chip").nth(number).click()
         made = [event["n_tok"] for _, event in run["events"] if event["ev"] == "cmp"]
         wait_until(page, HAS_ENDED, [kind, made])
-    page.keyboard.press("5")
+    show(page, "speculate")
     page.get_by_text("tokens are the same").wait_for()
-    page.keyboard.press("6")
+    show(page, "serve")
     page.get_by_role("row", name="all served after").wait_for()
     wait_until(page, "Object.values(pellucid.views.serve.loads).every((load) => load?.end)")
 
-    page.keyboard.press("7")
+    show(page, "plan")
     seconds = "pellucid.views.plan.estimate.value?.numbers.find(({ name }) => name === 'decode_seconds')?.value"
     wait_until(page, f"{seconds} > 0")
     page.locator("#plan-shape").select_option("llama-3.1-8b")
@@ -167,9 +174,11 @@ def test_a_site_has_the_runs_of_its_own_model(tmp_path: Path) -> None:
     body = {"kind": "drafts", "prompt": COPY, "max_tokens": 8, "drafter": "ngram", "num_drafts": 2}
     lessons = {"memory": {"engine": name}}
     asked = [("/v1/compare", body)]
-    whole = write_site(
-        tmp_path / "site", name, bundled_engine(max_num_seqs=2), trace, lessons, asked, {}
-    )
+    engine = bundled_engine(max_num_seqs=2)
+    # In a thread of its own: playwright keeps an event loop in this one.
+    with ThreadPoolExecutor(1) as thread:
+        written_to = (tmp_path / "site", name, engine, trace, lessons, asked, {})
+        whole = thread.submit(write_site, *written_to).result()
     text, folder = whole.read_text(), tmp_path / "site"
     written = (folder / "traces/answers.json.gz").read_bytes()
     for each in (written, (folder / "traces/lessons.json").read_bytes(), trace.read_bytes()):
