@@ -1,11 +1,12 @@
 """Records what pages without an engine show where others ask one: traces/answers.json.gz.
 
-    python tests/page/record_answers.py              of the bundled model, for its demonstration
+    python tests/page/record_answers.py [KIND...]    of the bundled model, for its demonstration; of runs some kinds
 
 Comparisons, texts with and without drafts, and loads, as their events came; what the new tokens of a recording read;
 and the table from which Plan computes.
 """
 
+import argparse
 import gzip
 import http.client
 import json
@@ -99,11 +100,7 @@ def answers(
     """
     table = plan(name, engine, shapes)
     looks = dict(looks_at(engine, trace))
-    with running_server(engine) as server:
-        runs = [
-            {"path": path, "body": body, "events": list(recorded_run(server, path, body))}
-            for path, body in asked
-        ]
+    runs = recorded_runs(engine, asked)
     cpus = len(os.sched_getaffinity(0))
     return {
         "model": name,
@@ -114,6 +111,20 @@ def answers(
         "texts": texts_of(engine, runs, trace),
         "plan": table,
     }
+
+
+def recorded_runs(engine: LLMEngine, asked: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """What a server over the engine streams when it is asked."""
+    with running_server(engine) as server:
+        return [
+            {"path": path, "body": body, "events": list(recorded_run(server, path, body))}
+            for path, body in asked
+        ]
+
+
+def kind_of(body: Any) -> str:
+    """Of a run: a kind of comparison, or a load."""
+    return str(body.get("kind", "load"))
 
 
 def recorded_run(server: RunningServer, path: str, body: Any) -> Iterator[tuple[int, Any]]:
@@ -208,8 +219,25 @@ def as_file(recorded: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    kinds = sorted({kind_of(body) for _, body in ASKED})
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(kinds))
+    wanted = parser.parse_args().kinds
+    if unknown := set(wanted).difference(kinds):
+        parser.error(f"no kind: {', '.join(sorted(unknown))}")
     engine = bundled_engine(max_num_seqs=SEATS)
-    recorded = answers("pellucid-5m", engine, WEB_FOLDER / DEMO_TRACE, ASKED, dict(SHAPES))
+    if wanted:
+        recorded = json.loads(gzip.decompress(ANSWERS.read_bytes()))
+        asked = [(path, body) for path, body in ASKED if kind_of(body) in wanted]
+        kept = [run for run in recorded["runs"] if kind_of(run["body"]) not in wanted]
+        made = kept + recorded_runs(engine, asked)
+        order = [body for _, body in ASKED]
+        recorded["runs"] = sorted(made, key=lambda run: order.index(run["body"]))
+        recorded["texts"] |= texts_of(engine, made, WEB_FOLDER / DEMO_TRACE)
+    else:
+        recorded = answers("pellucid-5m", engine, WEB_FOLDER / DEMO_TRACE, ASKED, dict(SHAPES))
     ANSWERS.write_bytes(as_file(recorded))
     print(f"{ANSWERS.name}: {ANSWERS.stat().st_size} bytes")
 
