@@ -82,7 +82,7 @@ test: test-native $(VENV)/.dev
 	  --ignore=tests/real --ignore=tests/cluster
 
 test-native: $(VENV)/.dev
-	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --parallel 2
 
 # Minutes: kernels are hardly optimized then.
 test-sanitized: $(VENV)/.build-tools

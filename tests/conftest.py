@@ -1,5 +1,6 @@
 """Options of the random tests and of the tests under load: how many, which, for how long, on how many threads."""
 
+import gc
 import itertools
 import os
 import random
@@ -60,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, default, help_text in (
         ("--cluster-requests", 150, "that two replicas answer"),
         ("--cluster-streams", 40, "in the middle of which replicas are killed"),
-        ("--requests", 8_000, "that an engine serves, one after another"),
+        ("--requests", 4_000, "that an engine serves, one after another"),
         ("--clients", 12, "that stream at a time"),
         ("--load-seconds", 0, "that they go on; 0: two requests each"),
         ("--idle-streams", 40, "that are held"),
@@ -74,6 +75,21 @@ def pytest_configure() -> None:
     # Where Ctrl-C is ignored, as in `make test &`, it would be ignored by the processes that tests start as well.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Half a million objects are made that last: no garbage is looked for among them, neither now nor in the tests."""
+    gc.disable()
+    collected = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return collected
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or the extension would report what it cannot take back
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -26,6 +26,11 @@ def params_of(index: int) -> SamplingParams:
     )
 
 
+def small_engine(**knobs: object) -> LLMEngine:
+    """With room for all prompts at once, and few blocks to check after each step."""
+    return bundled_engine(max_model_len=256, num_kv_blocks=200, **knobs)
+
+
 def one_by_one(engine: LLMEngine) -> list[RequestOutput]:
     outputs = []
     for index, prompt in enumerate(PROMPTS):
@@ -42,7 +47,7 @@ def run(engine: LLMEngine) -> None:
 
 @pytest.fixture(scope="module")
 def cached() -> list[RequestOutput]:
-    return one_by_one(bundled_engine(enable_prefix_caching=False))
+    return one_by_one(small_engine(enable_prefix_caching=False))
 
 
 def assert_same(outputs: list[RequestOutput], reference: list[RequestOutput]) -> None:
@@ -67,12 +72,12 @@ def test_naive_is_cached(cached: list[RequestOutput]) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunked_is_cached(cached: list[RequestOutput], chunk: int) -> None:
-    assert_same(one_by_one(bundled_engine(max_num_batched_tokens=chunk)), cached)
+    assert_same(one_by_one(small_engine(max_num_batched_tokens=chunk)), cached)
 
 
 @pytest.mark.parametrize("block_size", [16, 64, 128])
 def test_all_together_is_one_by_one(cached: list[RequestOutput], block_size: int) -> None:
-    engine = bundled_engine(block_size=block_size, max_num_seqs=25, max_num_batched_tokens=100)
+    engine = small_engine(block_size=block_size, max_num_seqs=25, max_num_batched_tokens=100)
     outputs = [engine.add_request(prompt, params_of(i)) for i, prompt in enumerate(PROMPTS)]
     with threadpool_limits(2, user_api="blas"):
         run(engine)
@@ -80,7 +85,7 @@ def test_all_together_is_one_by_one(cached: list[RequestOutput], block_size: int
 
 
 def test_a_prefix_hit_is_no_hit(cached: list[RequestOutput]) -> None:
-    engine = bundled_engine(block_size=16)
+    engine = small_engine(block_size=16)
     one_by_one(engine)
     again = one_by_one(engine)
     assert sum(output.num_cached_tokens for output in again) > 50

@@ -127,8 +127,9 @@ def test_the_draft_model_has_blocks_for_as_many_texts_as_the_model(
     assert plan.scratch >= per_block * pool.num_blocks
 
 
-@pytest.mark.parametrize("backend", ["cpu", "numpy"])
-@pytest.mark.parametrize(("size", "draft_size"), [(320, 400), (400, 320)])
+@pytest.mark.parametrize(
+    ("backend", "size", "draft_size"), [("cpu", 320, 400), ("cpu", 400, 320), ("numpy", 400, 320)]
+)
 def test_vocabularies_that_differ_by_padding(
     backend: str, size: int, draft_size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

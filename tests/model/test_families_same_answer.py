@@ -1,4 +1,7 @@
-"""Same request, same answer, for every family: through the whole engine, tokens and logprobs."""
+"""Same request, same answer, for every family: through the whole engine, tokens and logprobs, on native kernels.
+
+On NumPy: steps of every family in test_decoders, and traces in test_engine_fuzz.
+"""
 
 import numpy as np
 import pytest
@@ -14,20 +17,19 @@ def answers(outputs):
     return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
 @pytest.mark.parametrize("family", DISTINCT_FAMILIES)
-def test_same_answer(family, backend, tmp_path):
+def test_same_answer(family, tmp_path, loaded_once):
     directory = str(write_checkpoint(tmp_path, family))
     text = np.random.default_rng(0).integers(3, 300, 75).tolist()
     prompts = [text[:24], text[:33], text, text[:32]]  # each begins another
 
     def generate(prompts, **knobs):
-        return answers(LLM(directory, backend=backend, **knobs).generate(prompts, PARAMS))
+        return answers(LLM(directory, backend="cpu", **knobs).generate(prompts, PARAMS))
 
     alone = generate(prompts, enable_prefix_caching=False, max_num_seqs=1)
     assert len({tuple(token_ids) for token_ids, _ in alone}) == len(prompts)
 
-    shared = LLM(directory, backend=backend, block_size=16)
+    shared = LLM(directory, backend="cpu", block_size=16)
     assert answers(shared.generate(prompts, PARAMS)) == alone
     again = shared.generate(prompts, PARAMS)
     assert answers(again) == alone

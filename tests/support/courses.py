@@ -47,12 +47,12 @@ class Courses:
 def plain(value: Any) -> Any:
     """With numbers to six digits: the last ones are the machine's."""
     match value:
-        case float():
-            return f"{value:.6g}"
-        case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [plain(each) for each in value]
         case None | str() | int():
             return value
+        case float():
+            return f"{value:.6g}"
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case Mapping():  # last: it takes longest to ask
+            return {str(key): plain(each) for key, each in value.items()}
     return str(value)

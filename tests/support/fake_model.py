@@ -16,7 +16,6 @@ from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.engine import LLMEngine
-from pellucid.facts.host_memory import available_memory
 from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.inputs.config import EngineConfig
@@ -151,8 +150,8 @@ class FakeBackend:
     weights = FakeWeights()
     thread_use = None
 
-    def available_memory(self) -> int | None:
-        return available_memory()
+    def available_memory(self) -> int:
+        return 16 << 30
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size

@@ -73,7 +73,7 @@ def test_bench_gives_the_times_as_measured(
     assert "To see times as this machine reaches them: pellucid bench --shape tiny" in before.out
     assert "--quantization int8" in before.out.splitlines()[-1]
     assert "as measured" not in before.out
-    assert pellucid("bench", *asked, *sizes, "--depth", "0,9").status == 0
+    assert pellucid("bench", *asked, *sizes, "--depth", "0,9", "--repetitions", "1").status == 0
     after = pellucid("plan", *asked, *sizes)
     for label in ("first token", "each token", "an answer", "tokens per second"):
         assert len(row(after.out, f"{label}, as measured")) == 2

@@ -1,5 +1,6 @@
 """Recordings: written and read back; the errors for damaged files name the line."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -118,19 +119,20 @@ def recorded(tmp_path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-WRONG = (None, "x", -1, [], 1e400, [[1, "x"]], 2**64)
+WRONG = (None, "x", [], 1e400, [[1, "x"]])  # in turn
 
 
 def test_an_edited_recording_is_explained_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every field of every kind of event is left out and replaced by what it cannot be."""
+    wrong = itertools.cycle(WRONG)
     events = recorded(tmp_path)
     path = tmp_path / "edited.ndjson"
     explained, refused = [], {}
     for index in {event["ev"]: index for index, event in enumerate(events)}.values():
         for name in events[index]:
-            for value in ("left out", *WRONG):
+            for value in ("left out", -1, 2**64, *itertools.islice(wrong, 2)):
                 edited = {**events[index], name: value}
                 if value == "left out":
                     del edited[name]

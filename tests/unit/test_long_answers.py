@@ -59,7 +59,7 @@ def test_an_answer_twice_as_long_takes_twice_the_memory_traffic(
         assert output.finished and output.outputs[0].text == PIECE * num_tokens
         return found
 
-    assert taken(200) < 2.5 * taken(100)
+    assert taken(60) < 2.5 * taken(30)
 
 
 def test_what_a_slow_reader_has_not_read_is_gathered_in_pieces() -> None:

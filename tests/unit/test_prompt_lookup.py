@@ -229,7 +229,7 @@ def test_recent_answers_are_bounded() -> None:
     rng = random.Random(1)
     recent = RecentAnswers()
     for number in range(200):
-        output = [rng.randrange(1000) for _ in range(rng.choice([10, 500, 40_000]))]
+        output = rng.choices(range(1000), k=rng.choice([10, 500, 40_000]))
         recent.add(ended([1, 2, 3], output, salt=CacheSalt(str(number % 11))))
         assert recent.num_tokens <= MAX_SALTS * MAX_RECENT_TOKENS
         salt = CacheSalt(str(number % 11))
