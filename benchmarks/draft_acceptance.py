@@ -23,7 +23,8 @@ from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput, StartedRequest
+from pellucid.scheduling.request import Request
+from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 
 BLOCK_SIZE = 32
 HELD_OUT = Path(pellucid.__file__).with_name("assets") / "held-out.json"
@@ -38,7 +39,7 @@ def logits_of(model: LoadedModel, token_ids: list[int]) -> np.ndarray:
     scheduled = ScheduledRequest(
         "text", 0, rows.stop, token_ids, 0, 0, (), rows.stop, 0, prompt_logprob_rows=rows
     )
-    started = StartedRequest("text", tuple(token_ids), SamplingParams(), seed=0)
+    started = Request("text", tuple(token_ids), SamplingParams(), 0, 0.0, max_tokens=1).started()
     runner = ModelRunner(model.decoder, kv_cache, BLOCK_SIZE, Sampler())
     runner.follow(SchedulerOutput(started=(started,)))
     return np.asarray(runner.execute([scheduled], [tables]).rows)

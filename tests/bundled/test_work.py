@@ -15,6 +15,7 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.loaded_model import LoadedModel, load_model
+from pellucid.observing.events import Level
 from support.bundled import bundled_engine
 
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -120,3 +121,23 @@ def test_rows_of_logits_that_python_looks_at(
     while engine.has_unfinished_requests:
         engine.step()
     assert len(looked) == rows
+
+
+def test_a_watched_token_is_summarized_once_whatever_was_drafted() -> None:
+    engine = bundled_engine(speculation="ngram")
+    engine.events.subscribe(lambda record: None, Level.TOKEN)
+    decoder, asked = engine.model_runner.decoder, []
+    summarize = decoder.summarize_rows
+
+    def counted(rows, questions):  # type: ignore[no-untyped-def]
+        asked.extend(questions)
+        return summarize(rows, questions)
+
+    decoder.summarize_rows = counted  # type: ignore[method-assign]
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    output = engine.add_request("Once upon a time, Mira had a small red key. " * 3, params)
+    while engine.has_unfinished_requests:
+        engine.step()
+    drafts = engine.speculation
+    assert drafts is not None and 0 < drafts.num_right < drafts.num_drafts
+    assert len(asked) == len(output.outputs[0].token_ids)
