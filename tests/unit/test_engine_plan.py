@@ -6,6 +6,7 @@ from math import ceil
 
 import pytest
 
+from pellucid.execution.state_pieces import num_pieces
 from pellucid.facts.kv_groups import block_needs
 from pellucid.facts.model_config import LayerConfig, ModelConfig, ShortConvolutionConfig
 from pellucid.inputs.config import EngineConfig
@@ -111,6 +112,10 @@ def test_recurrent_states_have_slots(
     assert with_keys.cache.open_slots is None  # they are in the slots of states
     num_slots = sum(with_keys.cache.state_slots or ())
     assert with_keys.memory.states == num_slots * (STATE + OPEN_KEYS // 2)  # of one layer
+
+
+def test_states_wait_in_pieces_of_the_size_of_a_block() -> None:
+    assert [num_pieces(num_bytes, 200) for num_bytes in (0, 1, 200, 201)] == [1, 1, 1, 2]
 
 
 def test_at_least_one_snapshot_and_one_spare_copy(monkeypatch: pytest.MonkeyPatch) -> None:

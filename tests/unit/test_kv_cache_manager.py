@@ -424,3 +424,13 @@ def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read()
         ]
     most = max(map(len, needed))
     assert most == 14 and offload.reads.num_readable_blocks == 0
+
+
+@pytest.mark.parametrize(("num_slots", "is_room"), [(2, False), (3, True)])
+def test_states_are_swapped_out_where_a_block_has_room_as_well(
+    num_slots: int, is_room: bool
+) -> None:
+    swapped = Offload(num_swap_slots=num_slots, blocks_per_state=2).swapped
+    states = swapped.swap_out_states("r", 8, number=0)
+    assert (states is not None) == is_room == swapped.has("r")
+    assert swapped.swap_out("r", (0, 0), block_id=1) is not None

@@ -17,7 +17,7 @@ import pytest
 from pellucid.execution import prefix_store
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
-from pellucid.execution.fetch_policy import TRIAL_SECONDS, FetchPolicy
+from pellucid.execution.fetch_policy import MIN_TOKENS, TRIAL_SECONDS, FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read
@@ -555,9 +555,22 @@ def test_the_first_prefix_is_fetched_and_then_what_takes_less_time_than_to_compu
 
 def test_steps_of_few_tokens_say_nothing_about_prompts() -> None:
     policy = FetchPolicy(Clock())
-    policy.note_computed(1, 1e-9)
+    policy.note_computed(MIN_TOKENS - 1, 1e-9)
     policy.note_fetched(2, 50.0)
     assert policy.pays(100, 200)
+    policy.note_computed(MIN_TOKENS, 1e-9)
+    assert not policy.pays(100, 200)
+
+
+@pytest.mark.parametrize(("seconds", "num_fetched"), [(0.079, 3), (0.081, 0)])
+def test_two_calls_for_a_block_are_compared_with_computing_its_tokens(
+    seconds: float, num_fetched: int, tmp_path: Path
+) -> None:
+    store = SlowStore(tmp_path, Clock(), seconds)
+    store.put(1, 2, 3)
+    assert store.fetched(1, 2, 3) == 3, "nothing is known yet"
+    store.note_computed(100, 1.0)  # 0.16 s for a block
+    assert store.fetched(1, 2, 3) == num_fetched
 
 
 def test_a_store_that_was_slow_is_tried_again_after_a_while(tmp_path: Path) -> None:

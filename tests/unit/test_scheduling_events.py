@@ -77,6 +77,13 @@ def test_why_the_first_that_waits_has_to_wait_said_once() -> None:
     step(scheduler)
     assert moves(events, "b") == [("waiting", "waiting", "no_seats")]
 
+    scheduler, events = watched(max_num_seqs=10)
+    for number in range(11):
+        scheduler.add_request(make_request(f"r{number}", 2, max_tokens=2))
+    step(scheduler)
+    (event,) = [e for e in events if isinstance(e, RequestStateChanged) and e.req == "r10"]
+    assert event.blocked_by == tuple(f"r{number}" for number in range(9, 1, -1))  # eight
+
 
 def test_what_preemption_costs_and_for_whom() -> None:
     scheduler, events = watched(num_blocks=8, max_num_seqs=1, num_swap_slots=1)

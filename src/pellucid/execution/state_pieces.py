@@ -14,7 +14,7 @@ from pellucid.backends.ops import BlockBytes
 
 def num_pieces(bytes_per_state: int, bytes_per_block: int) -> int:
     """How many pieces recurrent states have, at least 1: those of a convolution over single rows are empty."""
-    return -(-max(1, bytes_per_state) // bytes_per_block)
+    return max(1, -(-bytes_per_state // bytes_per_block))
 
 
 def split_state(data: BlockBytes, bytes_per_block: int) -> list[BlockBytes]:
