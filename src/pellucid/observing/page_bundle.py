@@ -19,6 +19,7 @@ from pellucid.observing.page_files import (
     recorded_head,
 )
 
+_MODULE = '<script type="module" src="./app.js"></script>'
 _NAMES = "pellucid/"  # before the path of a module, in the import map
 _WORKER = "state/worker.js"  # no import map holds in a worker
 # Files that modules read.
@@ -73,20 +74,24 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
         ),
         '<script src="./theme.js"></script>': (
             "<script>",
-            f"{_text(files, 'theme.js')}globalThis.pellucidFiles = {_json_in_html(data)};",
+            _text(files, "theme.js"),
         ),
-        '<script type="module" src="./app.js"></script>': (
+        _MODULE: (
             '<script type="module">',
             f'import "{_NAMES}app.js";',
         ),
     }
-    style = _text(files, "styles.css")
-    policy = _policy([text for _, text in scripts.values()], style)
+    style, found_by = (
+        _text(files, "styles.css"),
+        f"globalThis.pellucidFiles = {_json_in_html(data)};",
+    )
+    policy = _policy([found_by, *(text for _, text in scripts.values())], style)
     parts = {
         NO_TRACE: recorded_head(policy, trace),
         '<link rel="stylesheet" href="./styles.css">': f"<style>{style}</style>",
     }
     parts |= {reference: f"{tag}{text}</script>" for reference, (tag, text) in scripts.items()}
+    parts[_MODULE] = f"<script>{found_by}</script>{parts[_MODULE]}"
     for reference, part in parts.items():
         assert index.count(reference) == 1, reference
         index = index.replace(reference, part)
