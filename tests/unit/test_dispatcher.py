@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pellucid.async_engine import AsyncTokenStream, EngineStoppedError
-from pellucid.cluster import dispatcher
+from pellucid.cluster import local_replicas
 from pellucid.cluster.dispatcher import Dispatcher
+from pellucid.cluster.local_replicas import LocalReplicas
 from pellucid.cluster.messages import (
     Abort,
     Add,
@@ -17,6 +18,7 @@ from pellucid.cluster.messages import (
     BlocksChanged,
     Delta,
     FromReplica,
+    OtherFronts,
     Progress,
     Ready,
     Refused,
@@ -50,6 +52,7 @@ class FakeProcess:
         self.ready: Ready | None = None
         self.refusal: str | None = None
         self.stalled_since: float | None = None
+        self.clock_lead = 0.0
         self.was_killed = False
         self.sent: list[ToReplica] = []
         self._on_message, self._on_end = on_message, on_end
@@ -68,12 +71,25 @@ class FakeProcess:
     def kill(self) -> None:
         self._on_end(self)
 
+    def refuse(self, reason: str) -> None:
+        self.refusal = f"replica {self.number} is refused: {reason}"
+        self.kill()
+
     def say(self, message: FromReplica) -> None:
         for each in decode_from_replica(encode([message])):
+            if isinstance(each, Ready):
+                self.ready = each
             self._on_message(self, each)
 
     def get_ready(self, **facts: str) -> None:
-        self.say(Ready({**IDENTITY, **facts}, 1))
+        self.say(Ready({**IDENTITY, **facts}, 1, 0.0))
+
+
+class FakeLink(FakeProcess):
+    """A replica that the pool has not started: who refuses it does not end it."""
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = reason
 
 
 ALL: list[FakeProcess] = []
@@ -82,13 +98,14 @@ ALL: list[FakeProcess] = []
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     ALL.clear()
-    monkeypatch.setattr(dispatcher, "ReplicaProcess", FakeProcess)
+    monkeypatch.setattr(local_replicas, "ReplicaProcess", FakeProcess)
 
 
 async def pool(num_replicas: int = 2) -> Dispatcher:
     """A dispatcher whose replicas are ready."""
-    made = Dispatcher([Start(EngineConfig(), 10, [])] * num_replicas, EventBus())
-    beginning = asyncio.create_task(made.begin())
+    made = Dispatcher(EngineConfig.block_size, EventBus())
+    replicas = LocalReplicas([Start(EngineConfig(), 10, [])] * num_replicas)
+    beginning = asyncio.create_task(replicas.begin(made))
     await asyncio.sleep(0)
     for process in [*ALL]:
         process.get_ready()
@@ -155,7 +172,7 @@ def test_a_request_goes_on_where_its_replica_has_ended() -> None:
         assert output.outputs[0].token_ids == [5, 6, 7] and output.outputs[0].text == "xxx"
         assert output.outputs[0].finish_reason == "stop" and len(output.metrics.token_times) == 3
         assert (output.num_cached_tokens, output.metrics.num_processed_tokens) == (2, 9)
-        assert (made.num_failovers, made.num_restarts, made.requests) == (1, 1, {})
+        assert made.num_failovers == 1 and not made.requests
         assert len(ALL) == 3 and ALL[2].number == first.number  # another process is loading
 
     run(test())
@@ -231,8 +248,9 @@ def test_a_refused_request_is_an_error_of_its_caller() -> None:
 
 def test_pools_never_mix_identities() -> None:
     async def test() -> None:
-        made = Dispatcher([Start(EngineConfig(), 10, [])] * 2, EventBus())
-        beginning = asyncio.create_task(made.begin())
+        made = Dispatcher(EngineConfig.block_size, EventBus())
+        replicas = LocalReplicas([Start(EngineConfig(), 10, [])] * 2)
+        beginning = asyncio.create_task(replicas.begin(made))
         await asyncio.sleep(0)
         ALL[0].get_ready()
         ALL[1].get_ready(identity="other", weights="v")
@@ -245,18 +263,116 @@ def test_pools_never_mix_identities() -> None:
     run(test())
 
 
+async def joined(made: Dispatcher, number: int, **facts: str) -> FakeProcess:
+    """A replica that nobody starts again."""
+    process = FakeProcess(number, Start(EngineConfig(), 10, []), made.take, made.lose)
+    process.get_ready(**facts)
+    return process
+
+
+def test_a_replica_that_is_to_end_answers_what_it_has() -> None:
+    async def test() -> None:
+        made = Dispatcher(EngineConfig.block_size, EventBus())
+        old, asked = await joined(made, 0), request()
+        await added(made, asked)
+        made.retire(old)
+        late = request("late")
+        await made.add(late)
+        assert (asked.replica, late.replica) == (0, None)
+        old.say(BlocksChanged([(1, True)]))  # nobody is interested any more
+        old.say(delta([5], "stop"))
+        old.say(progress(has_ended=True))
+        assert (await asked.stream.complete()).outputs[0].token_ids == [5]
+        new = await joined(made, 1)
+        assert late.replica == 1 and isinstance(new.sent[-1], Add)
+        made.lose(old)
+        assert made.num_failovers == 0
+
+    run(test())
+
+
+def test_another_identity_follows_the_last_replica_of_this_one() -> None:
+    """As in an update: an answer that has begun ends on its own identity, or not at all."""
+
+    async def test() -> None:
+        made = Dispatcher(EngineConfig.block_size, EventBus())
+        old = await joined(made, 0)
+        asked, fresh = request(), request("fresh")
+        for each in (asked, fresh):
+            await added(made, each)
+        old.say(delta([5]))
+        new = FakeLink(1, Start(EngineConfig(), 10, []), made.take, made.lose)
+        new.get_ready(version="2")
+        assert made.router.replicas == {0} and "version '2' instead of '1'" in str(new.refusal)
+        made.lose(old)
+        assert made.router.replicas == {1} and new.refusal is None
+        completion = (await asked.stream.complete()).outputs[0]
+        assert (completion.token_ids, completion.finish_reason) == ([5], "error")
+        assert completion.stop_reason == "only engines of another identity are left"
+        assert fresh.replica == 1 and [each.request_id for each in new.sent] == ["fresh"]
+
+    run(test())
+
+
+def test_another_model_is_never_let_in() -> None:
+    """A front has the tokenizer of one model."""
+
+    async def test() -> None:
+        made = Dispatcher(EngineConfig.block_size, EventBus(), {"model": "m"})
+        other = FakeLink(0, Start(EngineConfig(), 10, []), made.take, made.lose)
+        other.get_ready(model="n")
+        assert "model 'n' instead of 'm'" in str(other.refusal)
+        right = await joined(made, 1, model="m")
+        made.retire(right)
+        assert not made.router.replicas and made.identity is not None
+
+    run(test())
+
+
+def test_work_for_other_fronts_counts() -> None:
+    async def test() -> None:
+        made = Dispatcher(EngineConfig.block_size, EventBus())
+        busy, _ = await joined(made, 0), await joined(made, 1)
+        busy.say(OtherFronts(num_requests=4, num_tokens=900))
+        for name in "abc":
+            await added(made, asked := request(name))
+            assert asked.replica == 1
+        busy.say(OtherFronts(num_requests=0, num_tokens=0))
+        await added(made, asked := request("d"))
+        assert asked.replica == 0
+
+    run(test())
+
+
+def test_times_of_a_replica_are_those_of_the_front() -> None:
+    """Whose machine may have been started at another time."""
+
+    async def test() -> None:
+        made = Dispatcher(EngineConfig.block_size, EventBus())
+        far, asked = await joined(made, 0), request()
+        far.clock_lead = -100.0
+        await added(made, asked)
+        (message,) = far.sent
+        assert isinstance(message, Add)
+        assert (message.arrival_time, message.encoded_time) == (100.0, 100.0)
+        far.say(progress())
+        assert asked.output.metrics.first_scheduled_time == -99.0
+
+    run(test())
+
+
 def test_without_any_replica_requests_fail() -> None:
     async def test() -> None:
         made, asked = await pool(1), request()
         (await added(made, asked)).kill()
-        for _ in range(dispatcher.MAX_FAILED_STARTS):
+        for _ in range(local_replicas.MAX_FAILED_STARTS):
             await asyncio.sleep(0)
             ALL[-1].kill()
         with pytest.raises(EngineStoppedError, match="no replica is left"):
             await asked.stream.complete()
         with pytest.raises(EngineStoppedError):
             await made.add(request())
-        assert not made.is_alive and len(ALL) == 1 + dispatcher.MAX_FAILED_STARTS
+        assert not made.is_alive and len(ALL) == 1 + local_replicas.MAX_FAILED_STARTS
 
     run(test())
 
@@ -271,7 +387,7 @@ def test_the_router_follows_what_replicas_have() -> None:
         await asyncio.sleep(0)
         ALL[-1].get_ready()
         assert made.router.blocks(0) == set()
-        await made.stop()
+        made.stop()
         assert made.is_stopping
 
     run(test())

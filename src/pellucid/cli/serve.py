@@ -201,7 +201,9 @@ def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> 
     note_all(list(model.notes))
     plan = plan_replica(engine_config, num, model)
     note_facts("memory of each replica", memory_facts(plan.memory))
-    return ReplicaPool(engine_config, model, plan, num, config.limits.max_unfinished_completions)
+    return ReplicaPool.of_processes(
+        engine_config, model, plan, num, config.limits.max_unfinished_completions
+    )
 
 
 def _kv_events_config(options: ListeningOptions) -> "KVEventsConfig | None":

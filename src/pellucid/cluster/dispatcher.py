@@ -1,10 +1,9 @@
 """The dispatcher: sends requests to replicas, hands their deltas on, and sends what a replica loses to another one."""
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,161 +13,126 @@ from pellucid.async_engine import AsyncTokenStream, EngineStoppedError
 from pellucid.cluster.messages import (
     Abort,
     Added,
-    Answer,
     BlocksChanged,
     Delta,
     Emitted,
     FromReplica,
+    OtherFronts,
     Progress,
     Ready,
     Refused,
-    Start,
 )
-from pellucid.cluster.replica_process import ReplicaProcess
+from pellucid.cluster.replica_link import ReplicaLink
 from pellucid.cluster.request_on_replica import MAX_CRASHES, RequestOnReplica
 from pellucid.cluster.router import Router
 from pellucid.engine.async_stream import call_soon
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Event, Hello, RequestAdded
 
-_log = logging.getLogger("pellucid.cluster")
-
-MAX_FAILED_STARTS = 3  # of a replica in a row; then it is not started any more
 _EVENTS = {event.ev: event for event in Event.__subclasses__()}
 
 
 class Dispatcher:
-    """Owns the replicas of a pool and its unfinished requests. All methods belong to one event loop.
+    """Owns the unfinished requests of a pool. All methods belong to one event loop.
 
     Args:
-        starts: what each replica is told first.
+        block_size: tokens in a block.
         events: gets the replicas' events about requests.
+        required: facts of identities that every replica must have: the front has them, too.
 
     Attributes:
-        router: what each replica has.
-        identity: of all replicas; None: none is ready yet.
+        router: the replicas that get requests, and what each of them has.
+        identity: of these replicas; None: there has been none yet.
         requests: unfinished, by id.
-        num_restarts: processes that were started after another one had ended.
         num_failovers: requests that went on in another replica.
-        is_stopping: no process is started any more.
+        is_stopping: the pool ends.
     """
 
-    def __init__(self, starts: Sequence[Start], events: EventBus) -> None:
-        self.router = Router(starts[0].config.block_size)
+    def __init__(
+        self, block_size: int, events: EventBus, required: Mapping[str, object] | None = None
+    ) -> None:
+        self.router = Router(block_size)
         self.identity: dict[str, object] | None = None
         self.requests: dict[str, RequestOnReplica] = {}
-        self.num_restarts = self.num_failovers = 0
+        self.num_failovers = 0
         self.is_stopping = False
-        self._starts = starts
         self._events = events
+        self._required = required or {}
         self._hellos: dict[int, Hello] = {}
-        self._processes: dict[int, ReplicaProcess] = {}
-        self._num_failed_starts = [0] * len(starts)
+        self._links: dict[int, ReplicaLink] = {}  # that have joined
+        self._refused: dict[int, ReplicaLink] = {}
         self._waiting: dict[str, RequestOnReplica] = {}  # for a replica
         self._added: dict[str, asyncio.Future[None]] = {}
         self._unsent: list[tuple[AsyncTokenStream, Callable[[], None]]] = []
-        self._has_changed = asyncio.Event()  # a replica is ready, or was given up
+        self._why_given_up: str | None = None
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- replicas
 
-    async def begin(self) -> None:
-        """Starts all replicas; returns when all are ready.
-
-        Raises:
-            ValueError: one of them cannot be used.
-        """
-        for number in range(len(self._starts)):
-            await self._start(number)
-        while len(self.router.replicas) < len(self._starts):
-            refusals = [each.refusal for each in self._processes.values() if each.refusal]
-            if refusals:
-                raise ValueError(refusals[0])
-            if not self.is_alive:
-                raise ValueError("no replica could be started: see its messages above")
-            self._has_changed.clear()
-            await self._has_changed.wait()
-
-    async def stop(self) -> None:
-        """Aborts all requests, and ends all processes."""
+    def stop(self) -> None:
+        """Aborts all requests."""
         self.is_stopping = True
-        self._fail_all(EngineStoppedError("the replicas were shut down"))
-        await asyncio.gather(*(process.stop() for process in self._processes.values()))
+        self._fail_all("the replicas were shut down")
 
-    @property
-    def processes(self) -> list[ReplicaProcess]:
-        """In the order of their numbers."""
-        return [*self._processes.values()]
+    def give_up(self, reason: str) -> None:
+        """There is no replica any more, and none will come."""
+        self._why_given_up = reason
+        self._fail_all(reason)
 
     @property
     def is_alive(self) -> bool:
         """Whether a replica takes requests, or will."""
-        return any(failed < MAX_FAILED_STARTS for failed in self._num_failed_starts)
+        return self._why_given_up is None
 
-    async def answers(self, *, with_blocks: bool = False) -> dict[int, Answer]:
-        """The states of the replicas that are ready, by number."""
-        processes = self.processes
-        answers = await asyncio.gather(*(each.ask(with_blocks=with_blocks) for each in processes))
-        return {
-            process.number: answer
-            for process, answer in zip(processes, answers, strict=True)
-            if answer is not None
-        }
+    def retire(self, link: ReplicaLink) -> None:
+        """A replica is about to end: it answers the requests that it has, and gets no others."""
+        self._refused.pop(link.number, None)
+        if link.number in self.router.replicas:
+            self.router.leave(link.number)
+            self._let_others_in()
 
-    async def _start(self, number: int) -> None:
-        process = ReplicaProcess(number, self._starts[number], self._take, self._lose)
-        self._processes[number] = process
-        await process.begin()
+    def lose(self, link: ReplicaLink) -> None:
+        """A replica has ended: others go on with its requests."""
+        number = link.number
+        self._hellos.pop(number, None)
+        self._links.pop(number, None)
+        self._refused.pop(number, None)
+        if number in self.router.replicas:
+            self.router.leave(number)
+        if self.is_stopping:
+            return
+        self._let_others_in()
+        for request in [each for each in self.requests.values() if each.replica == number]:
+            request.lose_replica(was_killed=link.was_killed)
+            self.num_failovers += 1
+            self._go_on(request)
 
-    def _join(self, process: ReplicaProcess, ready: Ready) -> None:
+    def _join(self, link: ReplicaLink, ready: Ready) -> None:
         """Takes a replica into the pool, and gives it the requests that wait."""
+        if (other := difference(self._required, ready.identity)) is not None:
+            link.refuse(other)
+            return
         if self.identity is None:
             self.identity = ready.identity
         if (other := difference(self.identity, ready.identity)) is not None:
-            process.refusal = f"replica {process.number} is refused: {other}"
-            process.kill()
+            self._refused[link.number] = link
+            link.refuse(other)
             return
-        self._num_failed_starts[process.number] = 0
-        self.router.join(process.number)
-        self._has_changed.set()
+        self._links[link.number] = link
+        self.router.join(link.number)
         waiting, self._waiting = self._waiting, {}
         for request in waiting.values():
-            self._send(request)
-
-    def _lose(self, process: ReplicaProcess) -> None:
-        """A process has ended: others go on with its requests, and another process takes its place."""
-        number = process.number
-        self._hellos.pop(number, None)
-        if number in self.router.replicas:
-            self.router.leave(number)
-        else:
-            self._num_failed_starts[number] += 1
-        if self.is_stopping:
-            return
-        if process.refusal is not None:
-            self._num_failed_starts[number] = MAX_FAILED_STARTS
-        for request in [each for each in self.requests.values() if each.replica == number]:
-            request.lose_replica(was_killed=process.was_killed)
-            self.num_failovers += 1
             self._go_on(request)
-        if self._num_failed_starts[number] < MAX_FAILED_STARTS:
-            _log.warning(
-                "replica %d (process %d) has ended; another one is started", number, process.pid
-            )
-            self.num_restarts += 1
-            self._spawn(number)
-        else:
-            reason = process.refusal or "it has ended three times while it was loading"
-            _log.error("replica %d is not started any more: %s", number, reason)
-            self._has_changed.set()
-            if not self.is_alive:
-                self._fail_all(EngineStoppedError(f"no replica is left: {reason}"))
 
-    def _spawn(self, number: int) -> None:
-        task = asyncio.create_task(self._start(number))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _let_others_in(self) -> None:
+        """Once no replica gets requests any more, those of another identity may: after an update of all of them."""
+        if not self.router.replicas and self._refused:
+            self.identity = None
+            refused, self._refused = self._refused, {}
+            for link in refused.values():
+                assert link.ready is not None
+                link.refusal = None
+                self._join(link, link.ready)
 
     # ---- requests
 
@@ -199,18 +163,18 @@ class Dispatcher:
         if request.replica is None:
             self._end(request, "abort")
         else:
-            self._processes[request.replica].send(Abort(request_id))
+            self._links[request.replica].send(Abort(request_id))
 
     def _send(self, request: RequestOnReplica) -> None:
         if not self.router.replicas:
             self._waiting[request.request_id] = request
             return
         placement = self.router.place(request.request_id, request.keys, request.num_tokens)
-        process = self._processes[placement.replica]
-        if self.router.num_requests(process.number) == 1:  # until now it had no step to do
-            process.stalled_since = self._loop.time()
-        request.replica = process.number
-        process.send(request.message())
+        link = self._links[placement.replica]
+        if self.router.num_requests(link.number) == 1:  # until now it had no step to do
+            link.stalled_since = self._loop.time()
+        request.replica, request.identity = link.number, self.identity
+        link.send(request.message(link.clock_lead))
 
     def _go_on(self, request: RequestOnReplica) -> None:
         """Sends a request whose replica has ended to another one, unless it is to end."""
@@ -219,6 +183,8 @@ class Dispatcher:
         elif request.num_crashes >= MAX_CRASHES:
             crashed = f"{request.num_crashes} replicas have crashed while they computed it"
             self._end(request, "error", crashed)
+        elif request.has_begun and self.router.replicas and request.identity != self.identity:
+            self._end(request, "error", "only engines of another identity are left")
         else:
             self._send(request)
 
@@ -243,7 +209,8 @@ class Dispatcher:
             else:
                 added.set_exception(error)
 
-    def _fail_all(self, error: EngineStoppedError) -> None:
+    def _fail_all(self, reason: str) -> None:
+        error = EngineStoppedError(reason)
         for request in [*self.requests.values()]:
             self._resolve(request.request_id, error)
             self._forget(request)
@@ -251,22 +218,30 @@ class Dispatcher:
 
     # ---- what replicas say
 
-    def _take(self, process: ReplicaProcess, message: FromReplica) -> None:
-        number = process.number
+    def take(self, link: ReplicaLink, message: FromReplica) -> None:
+        """Obeys a message of a replica."""
+        number = link.number
         if isinstance(message, BlocksChanged):
-            for block, is_added in message.changes:
-                (self.router.added if is_added else self.router.removed)(number, block)
+            if number in self.router.replicas:
+                for block, is_added in message.changes:
+                    (self.router.added if is_added else self.router.removed)(number, block)
+        elif isinstance(message, OtherFronts):
+            if number in self.router.replicas:
+                self.router.shared(number, message.num_requests, message.num_tokens)
         elif isinstance(message, Ready):
-            self._join(process, message)
+            self._join(link, message)
         elif isinstance(message, Emitted):
             self._hear(number, message)
         elif isinstance(message, Added | Refused | Delta | Progress):
             request = self.requests.get(message.request_id)
             if request is not None and request.replica == number:
-                self._follow(request, message)
+                self._follow(link, request, message)
 
     def _follow(
-        self, request: RequestOnReplica, message: Added | Refused | Delta | Progress
+        self,
+        link: ReplicaLink,
+        request: RequestOnReplica,
+        message: Added | Refused | Delta | Progress,
     ) -> None:
         """What a replica says of a request of its own."""
         if isinstance(message, Delta):
@@ -276,7 +251,7 @@ class Dispatcher:
         elif isinstance(message, Added):
             self._resolve(request.request_id)
         elif isinstance(message, Progress):
-            request.note(message)
+            request.note(message, link.clock_lead)
             if message.has_ended:
                 self._forget(request)
                 self._deliver(request.stream, request.stream.end)
@@ -317,7 +292,7 @@ class Dispatcher:
                         self.abort(request.request_id)
 
 
-def difference(identity: dict[str, object], other: dict[str, object]) -> str | None:
+def difference(identity: Mapping[str, object], other: Mapping[str, object]) -> str | None:
     """In what another engine differs from those of a pool; None: it gives the same bits."""
     names = [name for name in identity if name != "identity" and identity[name] != other.get(name)]
     if not names:

@@ -85,10 +85,12 @@ class Ready(msgspec.Struct, tag=True):
 
     Attributes:
         identity: `EngineIdentity.facts`.
+        now: of the replica's clock, in seconds.
     """
 
     identity: dict[str, Any]
     num_threads: int | None
+    now: float
 
 
 class CannotStart(msgspec.Struct, tag=True):
@@ -148,6 +150,18 @@ class BlocksChanged(msgspec.Struct, tag=True):
     changes: list[tuple[int, bool]]
 
 
+class OtherFronts(msgspec.Struct, tag=True):
+    """What the replica has to do for other fronts.
+
+    Attributes:
+        num_requests: unfinished.
+        num_tokens: of prompts that are not computed yet.
+    """
+
+    num_requests: int
+    num_tokens: int
+
+
 class Emitted(msgspec.Struct, tag=True):
     """An event of the engine, about itself or about one request: its name and its fields."""
 
@@ -185,6 +199,7 @@ FromReplica = (
     | Delta
     | Progress
     | BlocksChanged
+    | OtherFronts
     | Emitted
     | Alive
     | Answer

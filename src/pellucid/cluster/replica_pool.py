@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -19,11 +19,13 @@ from pellucid.async_engine import (
     TextThreads,
     TooManyRequestsError,
 )
-from pellucid.benchmark.planned_model import find_planned_model
+from pellucid.benchmark.planned_model import PlannedModel, find_planned_model
 from pellucid.cluster.block_labels import prompt_labels
 from pellucid.cluster.cores import core_shares, own_cpus
 from pellucid.cluster.dispatcher import Dispatcher
+from pellucid.cluster.local_replicas import LocalReplicas
 from pellucid.cluster.messages import Answer, Start
+from pellucid.cluster.replica_source import ReplicaSource
 from pellucid.cluster.request_on_replica import RequestOnReplica
 from pellucid.engine.request_maker import SEED_BITS, PreparedRequest, RequestMaker
 from pellucid.inputs.config import EngineConfig
@@ -75,8 +77,7 @@ def plan_replica(config: EngineConfig, num_replicas: int, model: ModelWithoutWei
     Raises:
         ValueError: a share is too small.
     """
-    path = None if config.model is None else str(model.path)
-    planned = find_planned_model(None, replace(config, model=path, revision=None))
+    planned = _planned(config, model)
     memory = planned.models.model.backend.available_memory()
     if memory is None:
         return plan_engine(config, planned.models, None)
@@ -89,6 +90,16 @@ def plan_replica(config: EngineConfig, num_replicas: int, model: ModelWithoutWei
     return plan_engine(config, planned.models, share)
 
 
+def plan_without_memory(config: EngineConfig, model: ModelWithoutWeights) -> EnginePlan:
+    """Plans an engine of a machine that is not known: with as many blocks as `config` asks for."""
+    return plan_engine(config, _planned(config, model).models, None)
+
+
+def _planned(config: EngineConfig, model: ModelWithoutWeights) -> PlannedModel:
+    path = None if config.model is None else str(model.path)
+    return find_planned_model(None, replace(config, model=path, revision=None))
+
+
 @final
 class ReplicaPool:
     """Runs requests on several engines. What a caller sees does not depend on which engine computes what, and a request
@@ -99,8 +110,8 @@ class ReplicaPool:
     Args:
         config: of each engine.
         model: the checkpoint that `config` names.
-        plan: of the memory of each engine: `plan_replica`.
-        num_replicas: processes.
+        plan: of the memory of an engine.
+        make_source: makes what brings the replicas, on the pool's event loop.
         max_requests: most unfinished requests.
 
     Attributes:
@@ -115,10 +126,9 @@ class ReplicaPool:
         config: EngineConfig,
         model: ModelWithoutWeights,
         plan: EnginePlan,
-        num_replicas: int,
+        make_source: Callable[[], ReplicaSource],
         max_requests: int = DEFAULT_MAX_REQUESTS,
     ) -> None:
-        num_replicas = check_num_replicas(num_replicas)
         self.config = config
         self.model_config = model.config
         self.model_name = model.name
@@ -134,25 +144,42 @@ class ReplicaPool:
         self._lock = threading.Lock()
         self._maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
         self._texts = TextThreads(max_waiting=max_requests)
-        own_config = replace(config, num_kv_blocks=plan.memory.num_blocks)
-        self._starts = [
-            Start(own_config, max_requests, sorted(cores))
-            for cores in core_shares(own_cpus(), num_replicas)
-        ]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="pellucid-replicas", daemon=True
         )
         self._thread.start()
         self._stop_once = weakref.finalize(self, _end_loop, self._loop, self._thread)
-        self._dispatcher = self._wait(self._make_dispatcher())
+        self._dispatcher, self._source = self._wait(self._make_parts(make_source))
         try:
-            self._wait(self._dispatcher.begin())
+            self._wait(self._source.begin(self._dispatcher))
         except BaseException:
-            self._wait(self._dispatcher.stop())
+            self._wait(self._stop_parts())
             self._stop_once()
             self._texts.stop()
             raise
+
+    @classmethod
+    def of_processes(
+        cls,
+        config: EngineConfig,
+        model: ModelWithoutWeights,
+        plan: EnginePlan,
+        num_replicas: int,
+        max_requests: int = DEFAULT_MAX_REQUESTS,
+    ) -> "ReplicaPool":
+        """A pool of processes on this machine, with a share of its cores each.
+
+        Args:
+            plan: of the memory of each engine: `plan_replica`.
+        """
+        check_num_replicas(num_replicas)
+        own_config = replace(config, num_kv_blocks=plan.memory.num_blocks)
+        starts = [
+            Start(own_config, max_requests, sorted(cores))
+            for cores in core_shares(own_cpus(), num_replicas)
+        ]
+        return cls(config, model, plan, lambda: LocalReplicas(starts), max_requests)
 
     # ---- what a server does with an engine
 
@@ -279,7 +306,7 @@ class ReplicaPool:
         while drain and self._num_requests and self._dispatcher.is_alive:
             await asyncio.sleep(0.05)
         if self._thread.is_alive():
-            await self._call(self._dispatcher.stop())
+            await self._call(self._stop_parts())
             await asyncio.to_thread(self._stop_once)
         await asyncio.to_thread(self._texts.stop)
 
@@ -295,7 +322,7 @@ class ReplicaPool:
         return max(
             (
                 now - process.stalled_since
-                for process in self._dispatcher.processes
+                for process in self._source.links
                 if process.stalled_since is not None
                 and process.number in router.replicas
                 and router.num_requests(process.number)
@@ -306,9 +333,7 @@ class ReplicaPool:
     @property
     def num_compute_threads(self) -> int | None:
         """Of all replicas together, as each has said at its start."""
-        threads = [
-            each.ready.num_threads for each in self._dispatcher.processes if each.ready is not None
-        ]
+        threads = [each.ready.num_threads for each in self._source.links if each.ready is not None]
         known = [num for num in threads if num is not None]
         return sum(known) if known else None
 
@@ -325,13 +350,13 @@ class ReplicaPool:
                 each.number in router.replicas,
                 router.num_requests(each.number) if each.number in router.replicas else 0,
             )
-            for each in self._dispatcher.processes
+            for each in self._source.links
         ]
 
     @property
     def num_restarts(self) -> int:
         """Processes that were started in place of one that had ended."""
-        return self._dispatcher.num_restarts
+        return self._source.num_restarts
 
     @property
     def num_failovers(self) -> int:
@@ -344,7 +369,17 @@ class ReplicaPool:
         Args:
             with_blocks: with the labels of all blocks that can be found.
         """
-        return await self._call(self._dispatcher.answers(with_blocks=with_blocks))
+
+        async def ask() -> dict[int, Answer]:
+            links = self._source.links
+            answers = await asyncio.gather(*(each.ask(with_blocks=with_blocks) for each in links))
+            return {
+                link.number: answer
+                for link, answer in zip(links, answers, strict=True)
+                if answer is not None
+            }
+
+        return await self._call(ask())
 
     async def routed_blocks(self) -> dict[int, set[int]]:
         """Which blocks the router takes each replica to have, by number: labels."""
@@ -416,8 +451,16 @@ class ReplicaPool:
             if completion.finish_reason is None
         )
 
-    async def _make_dispatcher(self) -> Dispatcher:
-        return Dispatcher(self._starts, self.events)
+    async def _make_parts(
+        self, make_source: Callable[[], ReplicaSource]
+    ) -> tuple[Dispatcher, ReplicaSource]:
+        block_size = self.config.block_size
+        required = {"model": self.model_config.digest, "block_size": block_size}
+        return Dispatcher(block_size, self.events, required), make_source()
+
+    async def _stop_parts(self) -> None:
+        self._dispatcher.stop()
+        await self._source.stop()
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs work on the pool's event loop."""

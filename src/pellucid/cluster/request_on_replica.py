@@ -27,6 +27,7 @@ class RequestOnReplica:
     Attributes:
         output: what the caller has been given.
         replica: None: it waits for one.
+        identity: of the engine that has computed it last.
         is_aborted: the caller does not want it any more.
         num_crashes: of replicas that computed it, since its last token.
     """
@@ -42,6 +43,7 @@ class RequestOnReplica:
     keys: list[int]
     output: RequestOutput = field(init=False)
     replica: int | None = None
+    identity: dict[str, object] | None = None
     is_aborted: bool = False
     num_crashes: int = 0
     _before: Progress | None = None  # on replicas that have ended
@@ -64,8 +66,19 @@ class RequestOnReplica:
         so_far = sum(len(each.token_ids) for each in self.output.outputs)
         return len(self.prompt.token_ids) + so_far
 
-    def message(self) -> Add:
-        """What a replica needs to compute it, or to go on with it."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether its caller has some of its answer."""
+        return self.output.prompt_logprobs is not None or any(
+            each.token_ids for each in self.output.outputs
+        )
+
+    def message(self, clock_lead: float = 0.0) -> Add:
+        """What a replica needs to compute it, or to go on with it.
+
+        Args:
+            clock_lead: seconds by which this clock is ahead of the replica's.
+        """
         prompt, output = self.prompt, self.output
         return Add(
             self.request_id,
@@ -73,8 +86,8 @@ class RequestOnReplica:
             prompt.is_chat,
             output.prompt_token_ids,
             sorted(prompt.end_token_ids),
-            prompt.arrival_time,
-            prompt.encoded_time,
+            prompt.arrival_time - clock_lead,
+            prompt.encoded_time - clock_lead,
             self.params,
             self.priority,
             self.cache_salt,
@@ -126,12 +139,16 @@ class RequestOnReplica:
             delta.stop_reason,
         )
 
-    def note(self, progress: Progress) -> None:
-        """Takes note of what a replica says of it."""
+    def note(self, progress: Progress, clock_lead: float = 0.0) -> None:
+        """Takes note of what a replica says of it.
+
+        Args:
+            clock_lead: as for `message`.
+        """
         self._latest = progress
         output, metrics, before = self.output, self.output.metrics, self._before
         if metrics.first_scheduled_time is None and progress.first_scheduled_time is not None:
-            metrics.first_scheduled_time = progress.first_scheduled_time
+            metrics.first_scheduled_time = progress.first_scheduled_time + clock_lead
             output.num_cached_tokens = progress.num_cached_tokens
         if progress.prompt_logprobs is not None:
             output.prompt_logprobs = progress.prompt_logprobs

@@ -38,12 +38,15 @@ class _Replica:
         expected: labels of the blocks of prompts that it computes now, and how many requests have each.
         num_tokens: of prompts that it has yet to compute.
         num_requests: unfinished.
+        num_tokens_of_others, num_requests_of_others: the same, of other fronts.
     """
 
     blocks: set[int] = field(default_factory=set)
     expected: Counter[int] = field(default_factory=Counter)
     num_tokens: int = 0
     num_requests: int = 0
+    num_tokens_of_others: int = 0
+    num_requests_of_others: int = 0
 
     def num_found(self, keys: Sequence[int]) -> int:
         """How many of the first blocks of a prompt need no computation."""
@@ -88,6 +91,11 @@ class Router:
 
     def removed(self, replica: int, label: int) -> None:
         self._replicas[replica].blocks.discard(label)
+
+    def shared(self, replica: int, num_requests: int, num_tokens: int) -> None:
+        """What a replica has to do for other fronts now: requests, and tokens of prompts."""
+        found = self._replicas[replica]
+        found.num_requests_of_others, found.num_tokens_of_others = num_requests, num_tokens
 
     @property
     def replicas(self) -> Collection[int]:
@@ -152,6 +160,7 @@ class Router:
         """Tokens before the first one of a request, less those of its own prompt that every replica computes or finds;
         the number of requests; whether others have their turn first. Behind these: the number of the replica, and the
         tokens of the prompt that it has."""
-        num_requests, num_cached = replica.num_requests, replica.num_found(keys) * self._block_size
-        waiting = replica.num_tokens + DECODE_TOKENS * num_requests
+        num_requests = replica.num_requests + replica.num_requests_of_others
+        num_cached = replica.num_found(keys) * self._block_size
+        waiting = replica.num_tokens + replica.num_tokens_of_others + DECODE_TOKENS * num_requests
         return waiting - num_cached, num_requests, number <= self._last, number, num_cached

@@ -19,7 +19,7 @@ class EngineIdentity:
         version: of pellucid.
         backend: its arithmetic: instruction set level and the hash of the extension's file, or versions of libraries.
         weights: `loading.weights_identity`, in hexadecimal digits.
-        model: SHA-256 of every fact of the model's configuration, in hexadecimal digits.
+        model: `ModelConfig.digest`.
         quantization, quantize_activations, kv_cache_dtype, block_size: as in `EngineConfig`. The layout of a block
             depends on its size.
     """
@@ -62,7 +62,7 @@ def make_identity(
         version=__version__,
         backend=backend.identity,
         weights=weights.hex(),
-        model=hashlib.sha256(repr(model_config).encode()).hexdigest(),
+        model=model_config.digest,
         quantization=config.quantization,
         quantize_activations=config.quantize_activations,
         kv_cache_dtype=config.kv_cache_dtype,

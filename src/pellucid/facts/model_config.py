@@ -1,5 +1,6 @@
 """The facts of a checkpoint that decoders, formulas and plans need; frozen, and never set by users."""
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -410,6 +411,11 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     layer_vocab_size: int = 0
     part: ModelPart | None = field(default=None, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of every fact, in hexadecimal digits."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
     def num_layers(self) -> int:
