@@ -67,7 +67,7 @@ def test_the_check_at_start_finds_products_that_depend_on_a_rows_place(monkeypat
         RuntimeWarning, match="device='cpu': in products of 16 rows a row has other bits"
     ):
         alone = checked_ops(ops)
-    assert alone.num_together == 1
+    assert alone.sizes.num_together == 1
     assert keeps_rows_apart(alone)
     x, handle = normal(0, 40, 64), WEIGHTS.matrix(normal(1, 9, 64))
     rows = [alone.linear(alone.from_host(x[i : i + 1]), handle) for i in range(40)]

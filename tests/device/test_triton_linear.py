@@ -12,13 +12,15 @@ pytest.importorskip("triton")
 from pellucid.backends.joined_matrix import join_matrices
 from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch.backend import TorchBackend
-from pellucid.backends.torch.triton.ops import LinearLaunch, LinearTile, TritonOps
+from pellucid.backends.torch.triton.linear import LinearLaunch, LinearTile
+from pellucid.backends.torch.triton.ops import KernelChoice, TritonOps
 from pellucid.backends.torch.triton.self_check import with_kernels
 from support.host_ops import DEVICE
 from support.random_matrices import random_matrix
 
 PLAIN = TorchBackend(DEVICE)
-OPS = TritonOps(PLAIN.device, PLAIN.ops.tile, PLAIN.ops.attention)
+CHOICE = KernelChoice().only("linear")
+OPS = TritonOps(PLAIN.device, PLAIN.ops.sizes, CHOICE)
 COUNTS = (1, 2, 7, 16, 64, 257)  # rows of a step
 CLOSE = 1e-2  # of norms: rows and weights are rounded to bf16
 # What tuning may choose: other sizes of both sides, and fewer warps.
@@ -63,7 +65,8 @@ def test_a_row_has_the_same_bits_in_any_step_and_tile(name: str) -> None:
         for start in {0, len(x) - count}:
             rows = x[start : start + count]
             assert torch.equal(OPS.linear(rows, handle), every[start : start + count])
-    for tile in (*launch.tiles, *TUNED):
+    tiles = CHOICE.tiles_of_codes if launch.has_codes else CHOICE.tiles_of_numbers
+    for tile in (*tiles, *TUNED):
         assert torch.equal(launch.run(x[:70], tile) + handle.bias, every[:70]), tile
 
 
@@ -103,16 +106,16 @@ SMALL = (24, 64)
 
 
 def test_kernels_that_keep_rows_apart_are_taken(recwarn: pytest.WarningsRecorder) -> None:
-    ops = with_kernels(PLAIN.ops, SMALL)
-    assert isinstance(ops, TritonOps) and not ops.has_one_tile
+    ops = with_kernels(PLAIN.ops, CHOICE, SMALL)
+    assert isinstance(ops, TritonOps) and ops.choice == CHOICE
     assert ops.kernels.startswith("triton ") and not recwarn.list
 
 
 def test_tiles_that_give_other_bits_leave_one(spoil: Callable[..., None]) -> None:
     spoil(lambda y, tile: y * (1 + tile.rows * 1e-6))
     with pytest.warns(RuntimeWarning, match="tiles of several sizes give other bits: all steps"):
-        ops = with_kernels(PLAIN.ops, SMALL)
-    assert isinstance(ops, TritonOps) and ops.has_one_tile
+        ops = with_kernels(PLAIN.ops, CHOICE, SMALL)
+    assert isinstance(ops, TritonOps) and ops.choice == CHOICE.with_one_tile("linear")
     assert ops.kernels != OPS.kernels  # blocks of the two are not mixed
 
 
@@ -129,8 +132,10 @@ def test_kernels_that_are_wrong_are_not_taken(
     change: Callable[..., torch.Tensor], spoil: Callable[..., None]
 ) -> None:
     spoil(change)
-    with pytest.warns(RuntimeWarning, match="kernels give other numbers than plain PyTorch, or a"):
-        assert with_kernels(PLAIN.ops, SMALL) is PLAIN.ops
+    with pytest.warns(
+        RuntimeWarning, match="'linear': gives other numbers than plain PyTorch, or a"
+    ):
+        assert with_kernels(PLAIN.ops, CHOICE, SMALL) is PLAIN.ops
 
 
 def test_kernels_that_cannot_be_made_are_not_taken(spoil: Callable[..., None]) -> None:
@@ -139,4 +144,4 @@ def test_kernels_that_cannot_be_made_are_not_taken(spoil: Callable[..., None]) -
 
     spoil(fail)
     with pytest.warns(RuntimeWarning, match=r"cannot be made \(no C compiler\): plain PyTorch"):
-        assert with_kernels(PLAIN.ops, SMALL) is PLAIN.ops
+        assert with_kernels(PLAIN.ops, CHOICE, SMALL) is PLAIN.ops

@@ -8,23 +8,73 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pellucid.backends.quantization.formats import STORED_FORMATS
-from pellucid.backends.torch.triton.linear import linear_kernel
-from pellucid.backends.torch.triton.ops import LinearTile, linear_constants, linear_tiles
+from pellucid.backends.torch.kv_cache import TorchKVLayer, make_torch_kv_cache
+from pellucid.backends.torch.triton.attention import (
+    ATTENTION_TILES,
+    AttentionSizes,
+    AttentionTile,
+    attention_constants,
+)
+from pellucid.backends.torch.triton.kernels.attention import attention_kernel
+from pellucid.backends.torch.triton.kernels.linear import linear_kernel
+from pellucid.backends.torch.triton.linear import (
+    TILES_OF_CODES,
+    TILES_OF_NUMBERS,
+    LinearTile,
+    linear_constants,
+)
+from pellucid.facts.kv_formats import find_kv_format
+from support.uniform_model import uniform_model
 
 # One for each branch of the template.
 FORMATS = ("bf16", "int8", "int4-zp", "int4-k", "mxfp4")
+CACHES = ("bf16", "int8", "int4")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+_WIDE = r"cp\.async\.cg\S*[^;]*0x10|ld\.global\S*\.v4\.b32"  # of 16 bytes
 _MMA = r"wgmma\.mma_async|mma\.sync|tcgen05\.mma"
-_DIVISIBLE = ("num_columns", "num_outputs")
+
+
+def compile_kernel(
+    kernel: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    divisible: Sequence[str],
+    options: Mapping[str, int],
+    capability: int,
+) -> Any:
+    """A kernel for a GPU.
+
+    Args:
+        types: of arguments that are no i32.
+        divisible: numbers that are multiples of 16, besides all addresses.
+        options: of Triton.
+    """
+    names = kernel.arg_names
+    signature = {
+        each: "constexpr" if each in constants else types.get(each, "i32") for each in names
+    }
+    hints = {
+        (i,): [["tt.divisibility", 16]]
+        for i, each in enumerate(names)
+        if signature[each].startswith("*") or each in divisible
+    }
+    own = {(names.index(each),): value for each, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=own, attrs=hints)
+    return triton.compile(
+        source,
+        target=GPUTarget("cuda", capability, 32),
+        options={**options, "enable_fp_fusion": False},
+    )
 
 
 def compile_linear(name: str, tile: LinearTile, capability: int) -> Any:
@@ -44,22 +94,56 @@ def compile_linear(name: str, tile: LinearTile, capability: int) -> Any:
         "scale_factors": "*fp16",
         "minimum_factors": "*fp16",
     }
-    names = linear_kernel.arg_names
-    signature = {
-        each: "constexpr" if each in constants else types.get(each, "i32") for each in names
-    }
-    divisible = {
-        (i,): [["tt.divisibility", 16]]
-        for i, each in enumerate(names)
-        if signature[each].startswith("*") or each in _DIVISIBLE
-    }
-    own = {(names.index(each),): value for each, value in constants.items()}
-    source = ASTSource(fn=linear_kernel, signature=signature, constexprs=own, attrs=divisible)
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    return triton.compile(
-        source,
-        target=GPUTarget("cuda", capability, 32),
-        options={**options, "enable_fp_fusion": False},
+    return compile_kernel(
+        linear_kernel, types, constants, ("num_columns", "num_outputs"), options, capability
+    )
+
+
+def compile_attention(kv_dtype: str, tile: AttentionTile, capability: int) -> Any:
+    """The kernel of attention, for 4 query heads of 128 dimensions to each kv-head."""
+    config = uniform_model(
+        architecture="",
+        vocab_size=1,
+        hidden_size=1,
+        intermediate_size=1,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=128,
+        max_position_embeddings=1,
+        norm_eps=1e-5,
+        activation="silu",
+        rope=None,
+        scale=1.0,
+        windows=(None,),
+    )
+    cache = make_torch_kv_cache(config, 1, 32, kv_dtype, 1, torch.device("cpu"))
+    layer = cache.layers[0]
+    assert isinstance(layer, TorchKVLayer)
+    constants = attention_constants(layer, 4, 128, AttentionSizes().num_keys, False, False)
+    stored = {"bf16": "*bf16", "f32": "*fp32", "int8": "*i8", "int4": "*u8"}
+    k, v = (stored[each.name] for each in find_kv_format(kv_dtype).halves)
+    floats = ("output", "partial_values", "partial_facts", "q", "sinks")
+    types = dict.fromkeys(floats, "*fp32") | {
+        "num_items": "*i32",
+        "items": "*i32",
+        "tables": "*i64",
+        "keys": k,
+        "values": v,
+        "open_keys": "*bf16",
+        "scale": "fp32",
+        "softcap": "fp32",
+        **{f"{half}_factors": "*bf16" for half in ("key", "value")},
+    }
+    divisible = [name for name in attention_kernel.arg_names if name.endswith("_stride")]
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return compile_kernel(
+        attention_kernel,
+        types,
+        constants | {"ROWS": tile.rows},
+        divisible,
+        options,
+        capability,
     )
 
 
@@ -76,16 +160,21 @@ def facts_of(compiled: Any) -> dict[str, Any]:
         "spilled_bytes": numbers["STACK"] + numbers["LOCAL"],
         "shared_bytes": compiled.metadata.shared,
         "mma": sorted(set(re.findall(_MMA, ptx))),
-        "wide_copies": len(re.findall(r"cp\.async\.cg\S*[^;]*0x10", ptx)),
-        "num_fused": len(re.findall(r"\bfma\.rn", ptx)),
+        "wide_loads": len(re.findall(_WIDE, ptx)),
+        # In bf16 it is how a product alone is written: its third operand is -0.
+        "num_fused": len(re.findall(r"\bfma\.rn(?:\.ftz)?\.f", ptx)),
     }
 
 
 def compiled_kernels(capability: int) -> Iterator[dict[str, Any]]:
     for name in FORMATS:
-        for tile in linear_tiles(STORED_FORMATS.get(name)):
+        for tile in TILES_OF_NUMBERS if name == "bf16" else TILES_OF_CODES:
             facts = facts_of(compile_linear(name, tile, capability))
             yield {"kernel": "linear", "format": name, "tile": tile._asdict(), **facts}
+    for name in CACHES:
+        for own in ATTENTION_TILES if name == "bf16" else ATTENTION_TILES[:1]:
+            facts = facts_of(compile_attention(name, own, capability))
+            yield {"kernel": "attention", "format": name, "tile": own._asdict(), **facts}
 
 
 if __name__ == "__main__":

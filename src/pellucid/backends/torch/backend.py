@@ -15,12 +15,13 @@ from pellucid.backends.torch.device import (
     has_triton,
     measure_device,
 )
+from pellucid.backends.torch.graphs import CudaGraphs, Graphs, fits_graphs
 from pellucid.backends.torch.kv_cache import (
     TorchKVCache,
     make_torch_kv_cache,
     torch_kv_bytes_per_block,
 )
-from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.ops import ProductSizes, TorchOps
 from pellucid.backends.torch.self_check import checked_ops
 from pellucid.backends.torch.weights import Quantize, TorchWeights
 from pellucid.facts.machine import Machine
@@ -57,19 +58,20 @@ class TorchBackend(Backend):
         is_host = self.device.type == "cpu"
         tile = _HOST_TILE if is_host else _DEVICE_TILE
         attention = _HOST_ATTENTION if is_host else _DEVICE_ATTENTION
-        ops = TorchOps(self.device, tile, attention)
+        ops = TorchOps(self.device, ProductSizes(tile, attention))
         self.ops: TorchOps = ops if is_host else checked_ops(ops)
         if self.device.type == "cuda" and has_triton():
             from pellucid.backends.torch.triton.self_check import with_kernels
 
             self.ops = with_kernels(self.ops)
+        # Plain PyTorch reads the step on the host, which a graph cannot.
+        self.graphs: Graphs | None = CudaGraphs() if self.ops.has_work_lists else None
         self.weights: TorchWeights = TorchWeights(self.device, quantize)
 
     @property
     def identity(self) -> str:
         ops = self.ops
-        sizes = ops.tile, ops.num_together, *ops.attention
-        return f"torch {device_identity(self.device)} {sizes} {ops.kernels}".rstrip()
+        return f"torch {device_identity(self.device)} {ops.sizes.numbers} {ops.kernels}".rstrip()
 
     def available_memory(self) -> int | None:
         return device_memory(self.device)
@@ -91,9 +93,10 @@ class TorchBackend(Backend):
         dtype: str,
         num_state_slots: int = 1,
     ) -> TorchKVCache:
+        has_spare = self.graphs is not None and fits_graphs(config, dtype)
         return make_torch_kv_cache(
-            config, num_blocks, block_size, dtype, num_state_slots, self.device
+            config, num_blocks, block_size, dtype, num_state_slots, self.device, has_spare
         )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> TorchDecoder:
-        return TorchDecoder(decoder, config, self.weights.finish(), self.ops)
+        return TorchDecoder(decoder, config, self.weights.finish(), self.ops, self.graphs)

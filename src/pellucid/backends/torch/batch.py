@@ -1,22 +1,38 @@
 """A step's batch with its arrays on a device, made once for all layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.ops import ForwardBatch, HostArray
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.torch.memory import indices, to_device
 from pellucid.backends.torch.open_keys import StepGroups, groups_of_step
 from pellucid.facts.model_config import RopeConfig
 
 TILE = 16  # positions whose queries go through a product together; tiles start at multiples of it
+
+
+class StepPlan(Protocol):
+    """What a kernel plans for a step, as numbers on the device."""
+
+    def for_rows(self, num_rows: int) -> "StepPlan":
+        """The same plan for all steps of up to `num_rows` requests with one row each, without numbers."""
+        ...
+
+    def numbers_of(self, batch: ForwardBatch) -> npt.NDArray[np.int32]:
+        """The numbers of a step, of one shape for all steps of this plan."""
+        ...
+
+    def over(self, numbers: Tensor) -> "StepPlan":
+        """The plan whose numbers are there."""
+        ...
 
 
 class QueryTiles(NamedTuple):
@@ -66,8 +82,8 @@ class TorchBatch(ForwardBatch):
 
     @cached_property
     def tables(self) -> Tensor:
-        """[G, B, blocks]."""
-        return indices(self.block_tables, self.device)
+        """[G, B, blocks], one row after the other."""
+        return indices(self.block_tables, self.device).contiguous()
 
     @cached_property
     def step_groups(self) -> StepGroups:
@@ -75,25 +91,21 @@ class TorchBatch(ForwardBatch):
         return groups_of_step(self, self.device)
 
     @cached_property
-    def _rotations(self) -> dict[RopeConfig, tuple[Tensor, Tensor]]:
+    def plans(self) -> dict[Hashable, StepPlan]:
+        """What kernels plan once for all layers, by what the plan depends on besides the batch."""
+        return {}
+
+    @cached_property
+    def rotations(self) -> dict[RopeConfig, tuple[Tensor, Tensor]]:
+        """Those that layers have asked for."""
         return {}
 
     def rotation(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Cosines and sines [T, 1, dim / 2], times the factors of `rope`."""
-        if rope not in self._rotations:
-            self._rotations[rope] = self._rotation(rope)
-        return self._rotations[rope]
-
-    def _rotation(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
-        inv_freq, factor = frequency_rows(rope, self.rope_lens, np.float32)
-        angles = self.positions[:, None].astype(np.float32) * inv_freq
-        factors: Any = np.float32(factor)
-        if rope.growth is not None:
-            periods = (self.positions // rope.growth.period)[:, None].astype(np.float32)
-            factors = factors * (1 + np.float32(rope.growth.beta) * np.log1p(periods))
-        turns = (np.asarray(turn(angles) * factors, np.float32) for turn in (np.cos, np.sin))
-        cos, sin = (to_device(turn, self.device)[:, None] for turn in turns)
-        return cos, sin
+        if rope not in self.rotations:
+            cos, sin = (to_device(turn, self.device) for turn in turns_of(self, rope))
+            self.rotations[rope] = cos, sin
+        return self.rotations[rope]
 
     def tiles(self, count: int) -> Iterator[QueryTiles]:
         """All tiles of queries, `count` at a time; the last ones are filled up with tiles that see no key."""
@@ -131,6 +143,20 @@ class TorchBatch(ForwardBatch):
                 rows.append(np.where((own >= start) & (own < stop), own, len(self.positions)))
         whole = (np.array(each, np.int64) for each in (requests, firsts, ends))
         return (*whole, np.array(rows, np.int64).reshape(-1, TILE))
+
+
+def turns_of(batch: ForwardBatch, rope: RopeConfig) -> tuple[HostArray, HostArray]:
+    """As `TorchBatch.rotation`, f32 on the host."""
+    inv_freq, factor = frequency_rows(rope, batch.rope_lens, np.float32)
+    angles = batch.positions[:, None].astype(np.float32) * inv_freq
+    factors: Any = np.float32(factor)
+    if rope.growth is not None:
+        periods = (batch.positions // rope.growth.period)[:, None].astype(np.float32)
+        factors = factors * (1 + np.float32(rope.growth.beta) * np.log1p(periods))
+    cos, sin = (
+        np.asarray(turn(angles) * factors, np.float32)[:, None] for turn in (np.cos, np.sin)
+    )
+    return cos, sin
 
 
 def _filled(array: npt.NDArray[np.int64], count: int, value: int) -> npt.NDArray[np.int64]:

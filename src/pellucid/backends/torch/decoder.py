@@ -14,6 +14,8 @@ from pellucid.backends.ops import Decoder, ForwardBatch, KVCache
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.device import has_doubles
 from pellucid.backends.torch.draws import DRAWS_TOGETHER, NUMBERS_PER_TOKEN, draw_tokens
+from pellucid.backends.torch.graphs import GraphRunner, Graphs
+from pellucid.backends.torch.kv_cache import TorchKVCache
 from pellucid.backends.torch.memory import to_host
 from pellucid.backends.torch.ops import TorchOps
 from pellucid.backends.torch.summaries import SUMMARIES_TOGETHER, summarize_rows
@@ -75,17 +77,24 @@ class TorchDecoder(EagerDecoder):
 
     Args:
         ops: of the decoder.
+        graphs: of the device; None: it has none, or the ops ask the host.
     """
 
     draws_tokens = True
 
     def __init__(
-        self, decoder: Decoder, config: ModelConfig, bytes_per_number: float, ops: TorchOps
+        self,
+        decoder: Decoder,
+        config: ModelConfig,
+        bytes_per_number: float,
+        ops: TorchOps,
+        graphs: Graphs | None = None,
     ) -> None:
         super().__init__(decoder, config, bytes_per_number)
         self._device = ops.device
         self._has_doubles = has_doubles(ops.device)
-        self._sizes = ops.attention
+        self._ops = ops
+        self._graphs = None if graphs is None else GraphRunner(decoder.forward, graphs)
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """An estimate of the tensors that exist at once: in the MLP; of a matrix' widened part; of a range of keys;
@@ -95,8 +104,7 @@ class TorchDecoder(EagerDecoder):
         rows_together = max(DRAWS_TOGETHER, SUMMARIES_TOGETHER)
         per_vocab = max(3 * _ROWS_TOGETHER, NUMBERS_PER_TOKEN * rows_together * self._has_doubles)
         per_range = max(
-            self._sizes.num_numbers(each.num_heads, each.num_kv_heads, each.head_dim)
-            for each in config.attentions
+            (self._ops.attention_numbers(each) for each in config.attentions), default=0
         )
         numbers = (
             max_num_batched_tokens * per_token
@@ -110,7 +118,7 @@ class TorchDecoder(EagerDecoder):
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         with torch.inference_mode():
-            logits: Tensor = self._decoder.forward(TorchBatch.of(batch, self._device), kv_cache)
+            logits = self._forward(batch, kv_cache)
             if not self._config.is_last:
                 return StepLogits(to_host(logits))
             largest = find_largest(logits)
@@ -126,6 +134,14 @@ class TorchDecoder(EagerDecoder):
         }
         drawn = [None if each is None else each.token_id for each in tokens]
         return StepLogits(TorchLogits(logits, largest, known), largest[0], drawn)
+
+    def _forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Tensor:
+        if self._graphs is not None and isinstance(kv_cache, TorchKVCache):
+            logits = self._graphs.run(batch, kv_cache, self._device)
+            if logits is not None:
+                return logits
+        eager: Tensor = self._decoder.forward(TorchBatch.of(batch, self._device), kv_cache)
+        return eager
 
     def summarize_rows(
         self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]

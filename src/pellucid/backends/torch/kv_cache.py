@@ -155,6 +155,7 @@ class TorchKVCache:
         layout: a NumPy cache of one block and one state, whose bytes mean the same.
         device: where they are.
         open_keys: by group and start of a layout, where the format has them.
+        has_spare: whether there is one block more, for rows that nobody reads.
     """
 
     def __init__(
@@ -164,11 +165,13 @@ class TorchKVCache:
         num_state_slots: int,
         device: torch.device,
         open_keys: Mapping[tuple[int, int], OpenKeys],
+        has_spare: bool = False,
     ) -> None:
         self._layout = layout
         self._device = device
         self._open_keys = open_keys
-        shape = num_blocks, layout.bytes_per_block
+        self.spare_block = num_blocks if has_spare else None
+        shape = num_blocks + has_spare, layout.bytes_per_block
         self._blocks = torch.zeros(shape, dtype=torch.uint8, device=device)
         self.layers: tuple[TorchKVLayer | TorchStateLayer, ...] = tuple(
             _states_like(each, num_state_slots, device)
@@ -176,6 +179,10 @@ class TorchKVCache:
             else _layer_over(each, self._blocks, open_keys.get((each.group, each.start)))
             for each in layout.layouts
         )
+
+    @property
+    def block_size(self) -> int:
+        return next(each.block_size for each in self.layers if isinstance(each, TorchKVLayer))
 
     @property
     def num_bytes(self) -> int:
@@ -245,8 +252,12 @@ def make_torch_kv_cache(
     dtype: str,
     num_state_slots: int,
     device: torch.device,
+    has_spare: bool = False,
 ) -> TorchKVCache:
     """A cache of zeros for all layers of `config`.
+
+    Args:
+        has_spare: as of `TorchKVCache`.
 
     Raises:
         ValueError: there is no such `dtype` on a device.
@@ -265,7 +276,7 @@ def make_torch_kv_cache(
         for each in layout.layouts
         if keys.is_by_dimension and not isinstance(each, NumpyStateLayer)
     }
-    return TorchKVCache(layout, num_blocks, num_state_slots, device, open_keys)
+    return TorchKVCache(layout, num_blocks, num_state_slots, device, open_keys, has_spare)
 
 
 def torch_kv_bytes_per_block(config: ModelConfig, block_size: int, dtype: str) -> int:

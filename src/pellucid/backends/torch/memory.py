@@ -15,6 +15,7 @@ TORCH_DTYPES = {
     np.dtype(ml_dtypes.bfloat16): torch.bfloat16,
     np.dtype(np.int8): torch.int8,
     np.dtype(np.uint8): torch.uint8,
+    np.dtype(np.int32): torch.int32,
     np.dtype(np.int64): torch.int64,
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.ops import ForwardBatch, IntArray
 from pellucid.backends.torch.memory import indices
 from pellucid.facts.kv_formats import GROUP_POSITIONS, OPEN_GROUPS, NumberFormat
 
@@ -141,3 +141,13 @@ class OpenKeys:
             for slot, position in zip(slots, positions, strict=True)
         ]
         return keys[indices(np.array(found, np.int64), keys.device)].float()
+
+    def first_groups(self, batch: ForwardBatch) -> IntArray:
+        """Of each request of a batch [B] what the number of a group, as of the latest step, differs by from its place
+        in `area.keys`."""
+        assert self.area.groups is not None
+        numbers = self.area.groups.numbers
+        firsts = (batch.positions[batch.query_start[:-1]] // GROUP_POSITIONS).tolist()
+        slots = batch.state_slots.tolist()
+        found = zip(slots, firsts, strict=True)
+        return np.array([numbers.get(each, 0) - each[1] for each in found], np.int64)

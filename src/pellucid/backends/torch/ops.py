@@ -6,6 +6,7 @@ else is elementwise, and sums have an order of their own (`torch.arithmetic`). P
 widened to f32 where they meet rows: matrices of codes and of bf16 stay as they are stored.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,33 @@ from pellucid.backends.torch.weights import (
     TorchWeight,
     parts_of,
 )
-from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
+from pellucid.facts.model_config import (
+    Activation,
+    AttentionConfig,
+    Gate,
+    GatedDeltaNetConfig,
+    RopeConfig,
+    Router,
+)
+
+
+@dataclass(frozen=True)
+class ProductSizes:
+    """The shapes of products, on which bits depend.
+
+    Args:
+        tile: rows of a product in `linear`.
+        attention: those of attention.
+        num_together: rows of a step that go through a product of `linear` together; the others are zeros. 0: all.
+    """
+
+    tile: int
+    attention: AttentionSizes
+    num_together: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.tile, self.num_together or self.tile, *self.attention
 
 
 class TorchOps(Ops):
@@ -43,27 +70,27 @@ class TorchOps(Ops):
 
     Args:
         device: of all tensors.
-        tile: rows of a product in `linear`.
-        attention: the shape of its products.
-        num_together: rows of a step that go through a product of `linear` together; the others are zeros.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        tile: int,
-        attention: AttentionSizes,
-        num_together: int | None = None,
-    ) -> None:
+    def __init__(self, device: torch.device, sizes: ProductSizes) -> None:
         self.device = device
-        self.tile = tile
-        self.attention = attention
-        self.num_together = num_together or tile
+        self.sizes = sizes
 
     @property
     def kernels(self) -> str:
         """What the bits of kernels of our own depend on; empty: there are none."""
         return ""
+
+    @property
+    def has_work_lists(self) -> bool:
+        """Whether attention reads on the device what a step is made of, so that a graph can hold it."""
+        return False
+
+    def attention_numbers(self, config: AttentionConfig) -> int:
+        """An estimate of the numbers that exist at once in `paged_attention`, whatever the step."""
+        return self.sizes.attention.num_numbers(
+            config.num_heads, config.num_kv_heads, config.head_dim
+        )
 
     def to_host(self, x: Tensor) -> HostArray:
         return to_host(x)
@@ -82,17 +109,18 @@ class TorchOps(Ops):
         if isinstance(weight, JoinedHandle):
             return torch.cat([self.linear(x, part) for part in weight.parts], dim=-1)
         num_rows, num_inputs = x.shape
-        together = self.num_together
+        tile = self.sizes.tile
+        together = self.sizes.num_together or tile
         num_tiles = -(-num_rows // together)
         if num_tiles == 0:
             return x.new_zeros((0, weight.shape[0]))
-        tiles = x.new_zeros((num_tiles, self.tile, num_inputs))
+        tiles = x.new_zeros((num_tiles, tile, num_inputs))
         padded = torch.nn.functional.pad(x, (0, 0, 0, num_tiles * together - num_rows))
         tiles[:, :together] = padded.reshape(num_tiles, together, num_inputs)
         columns = []
         for rows in parts_of(weight):
             widened = weight.widened(rows)
-            products = [torch.mm(widened, tile.t())[:, :together] for tile in tiles]
+            products = [torch.mm(widened, each.t())[:, :together] for each in tiles]
             columns.append(torch.cat(products, dim=1))
         y = torch.cat(columns)[:, :num_rows].t().contiguous()
         return y if weight.bias is None else y + weight.bias
@@ -256,13 +284,13 @@ class TorchOps(Ops):
         # One row more, of zeros: for positions of a tile that are not in the step.
         padded = torch.cat((q * scale, q.new_zeros((1, *q.shape[1:]))))
         output = torch.empty_like(padded)
-        for tiles in step.tiles(self.attention.num_tiles):
+        for tiles in step.tiles(self.sizes.attention.num_tiles):
             output[tiles.rows] = attend(
                 padded[tiles.rows],
                 tiles,
                 step.tables[kv_layer.group][tiles.requests],
                 kv_layer,
-                self.attention.num_keys,
+                self.sizes.attention.num_keys,
                 sliding_window,
                 softcap,
                 sinks,

@@ -1,6 +1,7 @@
 """The check at start: whether the device's products keep the rows of a step apart."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,12 +20,12 @@ def checked_ops(ops: TorchOps) -> TorchOps:
     if keeps_rows_apart(ops):
         return ops
     warnings.warn(
-        f"device={ops.device.type!r}: in products of {ops.tile} rows a row has other bits than alone: each row is"
+        f"device={ops.device.type!r}: in products of {ops.sizes.tile} rows a row has other bits than alone: each row is"
         " multiplied alone, which is slower",
         RuntimeWarning,
         stacklevel=2,
     )
-    return TorchOps(ops.device, ops.tile, ops.attention, num_together=1)
+    return TorchOps(ops.device, replace(ops.sizes, num_together=1))
 
 
 def keeps_rows_apart(ops: TorchOps) -> bool:
@@ -35,11 +36,11 @@ def keeps_rows_apart(ops: TorchOps) -> bool:
         return to_device(rng.standard_normal(shape, np.float32), ops.device)
 
     for shape in _SHAPES:
-        weight, rows = TorchFloats(normal(*shape), None), normal(ops.tile, shape[1])
+        weight, rows = TorchFloats(normal(*shape), None), normal(ops.sizes.tile, shape[1])
         together = ops.linear(rows, weight)
         if any(
             not torch.equal(ops.linear(rows[i : i + 1], weight)[0], together[i])
-            for i in range(ops.tile)
+            for i in range(ops.sizes.tile)
         ):
             return False
     return True

@@ -1,150 +1,153 @@
-"""The kernel of `linear` on a GPU: matrices of bf16 and of codes, from one template.
+"""Launches the kernel of products, over matrices of bf16 and of codes."""
 
-A program computes a tile of outputs for a tile of rows, and adds up inputs from the first to the last. The inputs of a
-step of this sum are a constant, and nothing is split, so the order of a sum does not follow from the number of rows.
-Weights are the first operand of a product, rows its columns (decision 0010). Rows and weights are rounded to bf16,
-sums are f32.
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-Codes are read as words of 32 bits. The first codes of all words meet the inputs that belong to them, then the second
-ones do: so no code changes its place, and a thread reads 16 bytes at once.
-"""
-
+import numpy as np
+import torch
 import triton
-import triton.language as tl
+from torch import Tensor
+
+from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
+from pellucid.backends.torch.triton.kernels.linear import linear_kernel
+from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix
+
+# Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
+_NUMBERS, _WORDS = 64, 16
+_WORD_BITS = 32
+
+_SCALES = {
+    ScaleKind.F32: "number",
+    ScaleKind.F16: "number",
+    ScaleKind.EXPONENT: "exponent",
+    ScaleKind.PRODUCT: "product",
+}
 
 
-@triton.jit
-def _of_groups(
-    numbers,
-    factors,
-    outputs,
-    is_output,
-    start,
-    num_groups,
-    num_blocks,
-    GROUP: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SCALE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """The scale or minimum of each column of a tile, f32 [outputs, COLUMNS], or [outputs, 1] of one group."""
-    groups = tl.arange(0, NUM_GROUPS)
-    if GROUP > 0:
-        groups += start // GROUP
-    is_group = is_output[:, None] & (groups < num_groups)[None, :]
-    found = tl.load(numbers + outputs[:, None] * num_groups + groups[None, :], is_group, other=0)
-    if SCALE == "exponent":  # the bits of an f32 are its exponent's
-        own = (found.to(tl.int32) << 23).to(tl.float32, bitcast=True)
-    else:
-        own = found.to(tl.float32)
-    if SCALE == "product":
-        block = start // BLOCK
-        factor = tl.load(factors + outputs * num_blocks + block, is_output, other=0)
-        own = own * factor.to(tl.float32)[:, None]
-    return _by_column(own, GROUP, NUM_GROUPS, COLUMNS)
+class LinearTile(NamedTuple):
+    """The work of a program of `linear_kernel`; it changes no bit.
+
+    Attributes:
+        most_rows: of a step for which the tile is taken.
+        outputs, rows: that a program computes.
+        num_warps, num_stages: of Triton.
+    """
+
+    most_rows: int
+    outputs: int
+    rows: int
+    num_warps: int
+    num_stages: int
 
 
-@triton.jit
-def _by_column(own, GROUP: tl.constexpr, NUM_GROUPS: tl.constexpr, COLUMNS: tl.constexpr):
-    """[outputs, groups] -> [outputs, COLUMNS]; of one group it stays as it is."""
-    if NUM_GROUPS == 1:
-        return own
-    return tl.reshape(
-        tl.broadcast_to(own[:, :, None], (own.shape[0], NUM_GROUPS, GROUP)), (own.shape[0], COLUMNS)
-    )
+_ANY = 1 << 30
+# In ascending order of `most_rows`. They fit into the shared memory of all GPUs, 99 KiB. Not measured yet.
+TILES_OF_NUMBERS = (
+    LinearTile(16, 64, 16, 4, 4),
+    LinearTile(64, 64, 64, 8, 4),
+    LinearTile(_ANY, 64, 128, 8, 3),
+)
+TILES_OF_CODES = (
+    LinearTile(16, 64, 16, 4, 4),
+    LinearTile(64, 64, 64, 4, 4),
+    LinearTile(_ANY, 64, 128, 8, 2),
+)
 
 
-@triton.jit
-def linear_kernel(
-    y,  # f32 [T, N]
-    x,  # bf16 [PLANES, T, columns]
-    stored,  # bf16, or words of codes, [N, columns]
-    scales,  # [N, groups]
-    scale_factors,  # f16 [N, blocks]
-    minimums,
-    minimum_factors,
-    zero_points,  # uint8 [N, groups]
-    num_rows,
-    num_outputs,
-    num_columns,
-    num_groups,
-    num_blocks,
-    PLANES: tl.constexpr,  # codes of a word: 8 of 4 bits, 4 of 8; of bf16 1
-    GROUP: tl.constexpr,  # columns that share a scale; 0: all
-    BLOCK: tl.constexpr,  # columns that share a factor
-    SCALE: tl.constexpr,  # "none", "number", "exponent", "product"
-    ZERO_POINT: tl.constexpr,  # -1: each group has its own
-    HAS_MINIMUMS: tl.constexpr,
-    HAS_CODEBOOK: tl.constexpr,
-    BOOK_0: tl.constexpr,  # words of 4 numbers of the codebook
-    BOOK_1: tl.constexpr,
-    BOOK_2: tl.constexpr,
-    BOOK_3: tl.constexpr,
-    OUTPUTS: tl.constexpr,  # of a tile
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    NUM_GROUPS: tl.constexpr = 1 if GROUP == 0 else COLUMNS // GROUP
-    outputs = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
-    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    is_output, is_row = outputs < num_outputs, rows < num_rows
-    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    for start in range(0, num_columns, COLUMNS):
-        columns = start + tl.arange(0, COLUMNS)
-        is_column = columns < num_columns
-        codes = tl.load(
-            stored + outputs[:, None] * num_columns + columns[None, :],
-            is_output[:, None] & is_column[None, :],
-            other=0,
+def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
+    """The constants of `linear_kernel` for a format; None: bf16."""
+    if weight_format is None:
+        constants = {"PLANES": 1, "GROUP": 0, "BLOCK": _NUMBERS, "SCALE": "none", "ZERO_POINT": 0}
+        constants |= {"HAS_MINIMUMS": False, "HAS_CODEBOOK": False, "COLUMNS": _NUMBERS}
+        return constants | _codebook(())
+    planes = _WORD_BITS // (4 if weight_format.bits == 4 else 8)
+    group = (weight_format.group_size or 0) // planes
+    assert group == 0 or _WORDS % group == 0
+    zero_point = 0 if weight_format.codebook else weight_format.zero_point
+    return {
+        "PLANES": planes,
+        "GROUP": group,
+        "BLOCK": BLOCK // planes,
+        "SCALE": _SCALES[weight_format.scale],
+        "ZERO_POINT": -1 if weight_format.has_zero_points else zero_point,
+        "HAS_MINIMUMS": weight_format.has_minimums,
+        "HAS_CODEBOOK": bool(weight_format.codebook),
+        "COLUMNS": _WORDS,
+    } | _codebook(weight_format.codebook)
+
+
+def _codebook(numbers: tuple[int, ...]) -> dict[str, Any]:
+    """Sixteen numbers as four words; none: zeros."""
+    words = np.array(numbers or (0,) * 16, np.int8).view("<i4").tolist()
+    return {f"BOOK_{i}": word for i, word in enumerate(words)}
+
+
+def planes_of(x: Tensor, num_planes: int) -> Tensor:
+    """Rows [T, K] in bf16 as `linear_kernel` reads them: [planes, T, K / planes]."""
+    return x.to(torch.bfloat16).unflatten(1, (-1, num_planes)).permute(2, 0, 1).contiguous()
+
+
+@dataclass(frozen=True)
+class LinearLaunch:
+    """A matrix as the arguments of `linear_kernel`.
+
+    Args:
+        stored: bf16 [N, K], or words of codes [N, columns].
+        arrays: of `QuantizedMatrix`, by name; empty: bf16.
+    """
+
+    stored: Tensor
+    arrays: Mapping[str, Tensor]
+    constants: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, weight: TorchMatrix) -> "LinearLaunch | None":
+        """None: the kernel does not read this format."""
+        if isinstance(weight, TorchFloats) and weight.weight.dtype == torch.bfloat16:
+            return cls(weight.weight, {}, linear_constants(None))
+        if isinstance(weight, TorchCodes):
+            codes = weight.arrays["codes"]
+            if codes.shape[1] * 8 % _WORD_BITS:
+                return None
+            return cls(codes.view(torch.int32), weight.arrays, linear_constants(weight.format))
+        return None
+
+    @property
+    def has_codes(self) -> bool:
+        return bool(self.arrays)
+
+    def run(self, x: Tensor, tile: LinearTile) -> Tensor:
+        """x [T, K] -> [T, N], f32."""
+        num_rows = len(x)
+        num_outputs, num_columns = self.stored.shape
+        y = x.new_empty((num_rows, num_outputs))
+        if num_rows == 0:
+            return y
+        grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))
+        linear_kernel[grid](
+            y,
+            planes_of(x, self.constants["PLANES"]),
+            self.stored,
+            *(self._array(name) for name in ("scales", "scale_factors")),
+            *(self._array(name) for name in ("minimums", "minimum_factors", "zero_points")),
+            num_rows,
+            num_outputs,
+            num_columns,
+            self._width("scales"),
+            self._width("scale_factors"),
+            **self.constants,
+            OUTPUTS=tile.outputs,
+            ROWS=tile.rows,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+            enable_fp_fusion=False,
         )
-        if SCALE != "none":
-            own_scales = _of_groups(
-                *(scales, scale_factors, outputs, is_output, start, num_groups, num_blocks),
-                *(GROUP, NUM_GROUPS, BLOCK, SCALE, COLUMNS),
-            )
-        if HAS_MINIMUMS:
-            own_minimums = _of_groups(
-                *(minimums, minimum_factors, outputs, is_output, start, num_groups, num_blocks),
-                *(GROUP, NUM_GROUPS, BLOCK, SCALE, COLUMNS),
-            )
-        if ZERO_POINT < 0:
-            zeros = _of_groups(
-                *(zero_points, scale_factors, outputs, is_output, start, num_groups, num_blocks),
-                *(GROUP, NUM_GROUPS, BLOCK, "number", COLUMNS),
-            )
-        for plane in tl.static_range(PLANES):
-            if SCALE == "none":
-                weights = codes
-            else:
-                if PLANES == 8:
-                    own = (codes >> (4 * plane)) & 15
-                else:  # signed
-                    own = (codes << (24 - 8 * plane)) >> 24
-                if HAS_CODEBOOK:
-                    # A load would wait for the codes, and these could not be read ahead.
-                    low = tl.where((own & 4) == 0, BOOK_0, BOOK_1)
-                    high = tl.where((own & 4) == 0, BOOK_2, BOOK_3)
-                    word = tl.where((own & 8) == 0, low, high)
-                    numbers = ((word << (24 - 8 * (own & 3))) >> 24).to(tl.float32)
-                else:
-                    numbers = own.to(tl.float32)
-                if ZERO_POINT < 0:
-                    numbers -= zeros
-                elif ZERO_POINT > 0:
-                    numbers -= ZERO_POINT
-                numbers *= own_scales
-                if HAS_MINIMUMS:
-                    numbers += own_minimums
-                weights = numbers.to(tl.bfloat16)
-            inputs = tl.load(
-                x + (plane * num_rows + rows[None, :]) * num_columns + columns[:, None],
-                is_row[None, :] & is_column[:, None],
-                other=0,
-            )
-            sums = tl.dot(weights, inputs, sums)
-    tl.store(
-        y + rows[None, :] * num_outputs + outputs[:, None],
-        sums,
-        is_row[None, :] & is_output[:, None],
-    )
+        return y
+
+    def _array(self, name: str) -> Tensor:
+        return self.arrays.get(name, self.stored)  # what is not there is not read
+
+    def _width(self, name: str) -> int:
+        array = self.arrays.get(name)
+        return array.shape[1] if array is not None and array.dim() > 1 else 1

@@ -5,193 +5,146 @@ Each op that a kernel replaces gives a row the same bits in every step. It may g
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
-import numpy as np
 import torch
 import triton
 from torch import Tensor
 
 from pellucid.backends.base import JoinedHandle
-from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
-from pellucid.backends.torch.attention import AttentionSizes
-from pellucid.backends.torch.ops import TorchOps
-from pellucid.backends.torch.triton.linear import linear_kernel
-from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix, TorchWeight
-
-# Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
-_NUMBERS, _WORDS = 64, 16
-_WORD_BITS = 32
-
-_SCALES = {
-    ScaleKind.F32: "number",
-    ScaleKind.F16: "number",
-    ScaleKind.EXPONENT: "exponent",
-    ScaleKind.PRODUCT: "product",
-}
-
-
-class LinearTile(NamedTuple):
-    """The work of a program of `linear_kernel`; it changes no bit.
-
-    Attributes:
-        most_rows: of a step for which the tile is taken.
-        outputs, rows: that a program computes.
-        num_warps, num_stages: of Triton.
-    """
-
-    most_rows: int
-    outputs: int
-    rows: int
-    num_warps: int
-    num_stages: int
-
-
-_ANY = 1 << 30
-# In ascending order of `most_rows`. They fit into the shared memory of all GPUs, 99 KiB. Not measured yet.
-_TILES_OF_NUMBERS = (
-    LinearTile(16, 64, 16, 4, 4),
-    LinearTile(64, 64, 64, 8, 4),
-    LinearTile(_ANY, 64, 128, 8, 3),
+from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.kv_cache import TorchKVLayer
+from pellucid.backends.torch.ops import ProductSizes, TorchOps
+from pellucid.backends.torch.triton.attention import (
+    ATTENTION_TILES,
+    AttentionSizes,
+    AttentionTile,
+    attend,
+    partial_numbers,
+    sizes_for,
+    tile_for,
 )
-_TILES_OF_CODES = (
-    LinearTile(16, 64, 16, 4, 4),
-    LinearTile(64, 64, 64, 4, 4),
-    LinearTile(_ANY, 64, 128, 8, 2),
+from pellucid.backends.torch.triton.linear import (
+    TILES_OF_CODES,
+    TILES_OF_NUMBERS,
+    LinearLaunch,
+    LinearTile,
 )
+from pellucid.backends.torch.triton.rows import rms_norm, rotate, store
+from pellucid.backends.torch.weights import TorchWeight
+from pellucid.facts.model_config import AttentionConfig, RopeConfig
 
-
-def linear_tiles(weight_format: IntegerFormat | None) -> tuple[LinearTile, ...]:
-    """The tiles for a format; None: bf16."""
-    return _TILES_OF_NUMBERS if weight_format is None else _TILES_OF_CODES
-
-
-def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
-    """The constants of `linear_kernel` for a format; None: bf16."""
-    if weight_format is None:
-        constants = {"PLANES": 1, "GROUP": 0, "BLOCK": _NUMBERS, "SCALE": "none", "ZERO_POINT": 0}
-        constants |= {"HAS_MINIMUMS": False, "HAS_CODEBOOK": False, "COLUMNS": _NUMBERS}
-        return constants | _codebook(())
-    planes = _WORD_BITS // (4 if weight_format.bits == 4 else 8)
-    group = (weight_format.group_size or 0) // planes
-    assert group == 0 or _WORDS % group == 0
-    zero_point = 0 if weight_format.codebook else weight_format.zero_point
-    return {
-        "PLANES": planes,
-        "GROUP": group,
-        "BLOCK": BLOCK // planes,
-        "SCALE": _SCALES[weight_format.scale],
-        "ZERO_POINT": -1 if weight_format.has_zero_points else zero_point,
-        "HAS_MINIMUMS": weight_format.has_minimums,
-        "HAS_CODEBOOK": bool(weight_format.codebook),
-        "COLUMNS": _WORDS,
-    } | _codebook(weight_format.codebook)
-
-
-def _codebook(numbers: tuple[int, ...]) -> dict[str, Any]:
-    """Sixteen numbers as four words; none: zeros."""
-    words = np.array(numbers or (0,) * 16, np.int8).view("<i4").tolist()
-    return {f"BOOK_{i}": word for i, word in enumerate(words)}
-
-
-def planes_of(x: Tensor, num_planes: int) -> Tensor:
-    """Rows [T, K] in bf16 as `linear_kernel` reads them: [planes, T, K / planes]."""
-    return x.to(torch.bfloat16).unflatten(1, (-1, num_planes)).permute(2, 0, 1).contiguous()
+KernelName: TypeAlias = Literal["linear", "attention", "rows"]
+KERNELS: tuple[KernelName, ...] = ("linear", "attention", "rows")
 
 
 @dataclass(frozen=True)
-class LinearLaunch:
-    """A matrix as the arguments of `linear_kernel`.
+class KernelChoice:
+    """Which kernels compute, and with which tiles.
 
     Args:
-        stored: bf16 [N, K], or words of codes [N, columns].
-        arrays: of `QuantizedMatrix`, by name; empty: bf16.
+        used: ops of others are plain PyTorch. "rows" are norms, rotations, and storing keys and values.
+        attention: how ranges are shared out.
+        tiles_of_numbers, tiles_of_codes, attention_tiles: by the rows of a step, in ascending order.
     """
 
-    stored: Tensor
-    arrays: Mapping[str, Tensor]
-    constants: Mapping[str, Any]
-    tiles: tuple[LinearTile, ...]
+    used: frozenset[KernelName] = frozenset(KERNELS)
+    attention: AttentionSizes = field(default_factory=AttentionSizes)
+    tiles_of_numbers: tuple[LinearTile, ...] = TILES_OF_NUMBERS
+    tiles_of_codes: tuple[LinearTile, ...] = TILES_OF_CODES
+    attention_tiles: tuple[AttentionTile, ...] = ATTENTION_TILES
 
     @classmethod
-    def of(cls, weight: TorchMatrix) -> "LinearLaunch | None":
-        """None: the kernel does not read this format."""
-        if isinstance(weight, TorchFloats) and weight.weight.dtype == torch.bfloat16:
-            return cls(weight.weight, {}, linear_constants(None), _TILES_OF_NUMBERS)
-        if isinstance(weight, TorchCodes):
-            codes = weight.arrays["codes"]
-            if codes.shape[1] * 8 % _WORD_BITS:
-                return None
-            words = codes.view(torch.int32)
-            constants = linear_constants(weight.format)
-            return cls(words, weight.arrays, constants, _TILES_OF_CODES)
-        return None
+    def of(cls, device: torch.device) -> "KernelChoice":
+        return cls(attention=sizes_for(device))
 
-    def run(self, x: Tensor, tile: LinearTile) -> Tensor:
-        """x [T, K] -> [T, N], f32."""
-        num_rows = len(x)
-        num_outputs, num_columns = self.stored.shape
-        y = x.new_empty((num_rows, num_outputs))
-        if num_rows == 0:
-            return y
-        grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))
-        linear_kernel[grid](
-            y,
-            planes_of(x, self.constants["PLANES"]),
-            self.stored,
-            *(self._array(name) for name in ("scales", "scale_factors")),
-            *(self._array(name) for name in ("minimums", "minimum_factors", "zero_points")),
-            num_rows,
-            num_outputs,
-            num_columns,
-            self._width("scales"),
-            self._width("scale_factors"),
-            **self.constants,
-            OUTPUTS=tile.outputs,
-            ROWS=tile.rows,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-            enable_fp_fusion=False,
-        )
-        return y
+    def only(self, *kernels: KernelName) -> "KernelChoice":
+        return replace(self, used=frozenset(kernels))
 
-    def _array(self, name: str) -> Tensor:
-        return self.arrays.get(name, self.stored)  # what is not there is not read
-
-    def _width(self, name: str) -> int:
-        array = self.arrays.get(name)
-        return array.shape[1] if array is not None and array.dim() > 1 else 1
+    def with_one_tile(self, kernel: KernelName) -> "KernelChoice":
+        """Steps of all lengths go through the first tile of this kernel."""
+        match kernel:
+            case "linear":
+                numbers, codes = self.tiles_of_numbers[:1], self.tiles_of_codes[:1]
+                return replace(self, tiles_of_numbers=numbers, tiles_of_codes=codes)
+            case "attention":
+                return replace(self, attention_tiles=self.attention_tiles[:1])
+        return self
 
 
 class TritonOps(TorchOps):
-    """`TorchOps` with kernels.
-
-    Args:
-        has_one_tile: whether steps of all lengths go through the first tile of `linear_tiles`.
-    """
+    """`TorchOps` with kernels."""
 
     def __init__(
-        self,
-        device: torch.device,
-        tile: int,
-        attention: AttentionSizes,
-        num_together: int | None = None,
-        has_one_tile: bool = False,
+        self, device: torch.device, sizes: ProductSizes, choice: KernelChoice | None = None
     ) -> None:
-        super().__init__(device, tile, attention, num_together)
-        self.has_one_tile = has_one_tile
+        super().__init__(device, sizes)
+        self.choice = KernelChoice.of(device) if choice is None else choice
 
     @property
     def kernels(self) -> str:
-        tiles = _TILES_OF_NUMBERS, _TILES_OF_CODES, self.has_one_tile
-        digest = hashlib.sha256(repr((_NUMBERS, _WORDS, tiles)).encode()).hexdigest()[:16]
+        choice = self.choice
+        facts = sorted(choice.used), choice.attention.num_keys, choice.tiles_of_numbers
+        facts_of_tiles = choice.tiles_of_codes, choice.attention_tiles
+        digest = hashlib.sha256(repr((facts, facts_of_tiles)).encode()).hexdigest()[:16]
         return f"triton {triton.__version__} {digest}"
 
+    @property
+    def has_work_lists(self) -> bool:
+        return self.device.type == "cuda" and "attention" in self.choice.used
+
+    def attention_numbers(self, config: AttentionConfig) -> int:
+        if "attention" not in self.choice.used:
+            return super().attention_numbers(config)
+        choice = self.choice
+        widest = max(each.rows for each in choice.attention_tiles)
+        return partial_numbers(config, choice.attention, widest)
+
     def linear(self, x: Tensor, weight: TorchWeight) -> Tensor:
-        if isinstance(weight, JoinedHandle) or (launch := LinearLaunch.of(weight)) is None:
+        if (
+            "linear" not in self.choice.used
+            or isinstance(weight, JoinedHandle)
+            or (launch := LinearLaunch.of(weight)) is None
+        ):
             return super().linear(x, weight)
-        tiles = launch.tiles[:1] if self.has_one_tile else launch.tiles
+        choice = self.choice
+        tiles = choice.tiles_of_codes if launch.has_codes else choice.tiles_of_numbers
         y = launch.run(x, next((each for each in tiles if len(x) <= each.most_rows), tiles[-1]))
         return y if weight.bias is None else y + weight.bias
+
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        if "rows" not in self.choice.used:
+            return super().rms_norm(x, weight, eps)
+        return rms_norm(x, weight, eps)
+
+    def rope(self, x: Tensor, batch: ForwardBatch, rope: RopeConfig) -> Tensor:
+        if "rows" not in self.choice.used:
+            return super().rope(x, batch, rope)
+        return rotate(x, TorchBatch.of(batch, self.device), rope)
+
+    def store_kv(self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
+        step = TorchBatch.of(batch, self.device)
+        if "rows" not in self.choice.used or not store(kv_layer, k, v, step):
+            super().store_kv(kv_layer, k, v, step)
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        kv_layer: TorchKVLayer,
+        batch: ForwardBatch,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        if "attention" not in self.choice.used:
+            return super().paged_attention(
+                q, kv_layer, batch, scale, sliding_window, softcap, sinks
+            )
+        step = TorchBatch.of(batch, self.device)
+        heads = q.shape[1] // kv_layer.num_kv_heads
+        tile = tile_for(step, kv_layer, heads, self.choice.attention_tiles)
+        facts = scale, sliding_window, softcap, sinks
+        return attend(q, kv_layer, step, *facts, tile, self.choice.attention)

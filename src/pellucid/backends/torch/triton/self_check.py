@@ -2,68 +2,94 @@
 row the same bits."""
 
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchRows
 from pellucid.backends.torch.memory import to_device
 from pellucid.backends.torch.ops import TorchOps
-from pellucid.backends.torch.triton.ops import TritonOps, linear_tiles
+from pellucid.backends.torch.triton.ops import KERNELS, KernelChoice, KernelName, TritonOps
 from pellucid.backends.torch.weights import TorchFloats, TorchMatrix, TorchWeights
+from pellucid.facts.kv_formats import KV_FORMATS, NumberFormat
+from pellucid.facts.model_config import RopeConfig
 
 _SHAPE = 200, 2048  # outputs and inputs; the last tile of outputs is not full
 _FORMATS = ("int8", "int4-zp")
+_CACHES = ("bf16", "int8,int4")  # floats, bytes and halves of bytes
+_HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 6, 2, 64, 32
 _CLOSE = 1e-2  # of norms
 
 
-def with_kernels(plain: TorchOps, shape: tuple[int, int] = _SHAPE) -> TorchOps:
-    """The ops of `plain` with kernels, as far as these are right on its device: with tiles of all sizes, with one
-    tile, or without kernels. A RuntimeWarning says which, unless it is the first.
+def with_kernels(
+    plain: TorchOps, choice: KernelChoice | None = None, shape: tuple[int, int] = _SHAPE
+) -> TorchOps:
+    """The ops of `plain` with kernels, as far as these are right on its device: each with tiles of all sizes, with one
+    tile, or not at all. A RuntimeWarning says which, unless it is the first.
 
     Args:
+        choice: what is tried; None: all kernels.
         shape: of the matrices that are tried.
     """
-    arguments = plain.device, plain.tile, plain.attention, plain.num_together
-    for has_one_tile in (False, True):
-        ops = TritonOps(*arguments, has_one_tile=has_one_tile)
+    wanted = KernelChoice.of(plain.device) if choice is None else choice
+    right: list[KernelName] = []
+    for kernel in (each for each in KERNELS if each in wanted.used):
+        checked = _checked(kernel, plain, wanted, shape)
+        if checked is not None:
+            wanted = checked
+            right.append(kernel)
+    return TritonOps(plain.device, plain.sizes, wanted.only(*right)) if right else plain
+
+
+def _checked(
+    kernel: KernelName, plain: TorchOps, wanted: KernelChoice, shape: tuple[int, int]
+) -> KernelChoice | None:
+    """`wanted` as far as it is right for a kernel; None: plain PyTorch computes."""
+    for choice in (wanted, wanted.with_one_tile(kernel)):
         try:
-            is_right = kernels_are_right(ops, shape)
+            is_right = _CHECKS[kernel](plain, choice.only(kernel), shape)
         except Exception as error:  # of Triton, its compiler, the driver
-            _warn(f"kernels cannot be made ({error}): plain PyTorch computes, which is slower")
-            return plain
+            _warn(kernel, f"cannot be made ({error}): plain PyTorch computes, which is slower")
+            return None
         if is_right:
-            if has_one_tile:
-                _warn("tiles of several sizes give other bits: all steps use one, which is slower")
-            return ops
+            if choice != wanted:
+                _warn(kernel, "tiles of several sizes give other bits: all steps use one: slower")
+            return choice
     _warn(
-        "kernels give other numbers than plain PyTorch, or a row other bits than alone: plain PyTorch computes, which"
-        " is slower"
+        kernel,
+        "gives other numbers than plain PyTorch, or a row other bits than alone: plain PyTorch computes, which is"
+        " slower",
     )
-    return plain
+    return None
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"device='cuda': {message}", RuntimeWarning, stacklevel=3)
+def _warn(kernel: KernelName, message: str) -> None:
+    warnings.warn(f"device='cuda': kernel {kernel!r}: {message}", RuntimeWarning, stacklevel=4)
 
 
-def kernels_are_right(ops: TritonOps, shape: tuple[int, int]) -> bool:
+def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
     """Whether rows have plain PyTorch's numbers within the rounding of bf16, and the same bits in steps of each tile,
     alone and at both ends of others."""
-    rng = np.random.default_rng(0)
+    ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     weight = rng.standard_normal(shape, np.float32)
     load = TorchWeights(ops.device)
     matrices: list[TorchMatrix] = [
         TorchFloats(to_device(weight, ops.device).to(torch.bfloat16), None),
         *(load.uniform(quantize_matrix(weight, FORMATS[each]), None, True) for each in _FORMATS),
     ]
-    most = [tile.most_rows for tile in linear_tiles(None)[:-1]]
+    tiles = *choice.tiles_of_numbers[:-1], *choice.tiles_of_codes[:-1]
+    most = sorted({each.most_rows for each in tiles})
     counts = sorted({1, *most, *(each + 1 for each in most)})
     x = to_device(rng.standard_normal((2 * counts[-1], shape[1]), np.float32), ops.device)
     for matrix in matrices:
-        every, plain = ops.linear(x, matrix), TorchOps.linear(ops, x, matrix)
-        if not (every - plain).norm() <= _CLOSE * plain.norm():  # a NaN is not
+        every = ops.linear(x, matrix)
+        if not _is_close(every, plain.linear(x, matrix)):
             return False
         for count in counts:
             for start in (0, len(x) - count):
@@ -71,3 +97,103 @@ def kernels_are_right(ops: TritonOps, shape: tuple[int, int]) -> bool:
                 if not torch.equal(ops.linear(x[own], matrix), every[own]):
                     return False
     return True
+
+
+def _attention_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
+    """Likewise: a prompt of more than two ranges, and some of its rows among others, which read the same blocks."""
+    ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
+    length = 2 * choice.attention.num_keys + 9
+    every = _batch([(0, length)], ops.device)
+    steps = [(length - 1, length)], [(3, 4), (length - 1, length), (length - 70, length - 2)]
+    q, k, v = (
+        to_device(rng.standard_normal((length, heads, _HEAD_DIM), np.float32), ops.device)
+        for heads in (_HEADS, _KV_HEADS, _KV_HEADS)
+    )
+    for kv_layer in _kv_layers(-(-length // _BLOCK_SIZE), ops.device):
+        kv_layer.write(k, v, every)
+        found = ops.paged_attention(q, kv_layer, every, 0.1)
+        if not _is_close(found, plain.paged_attention(q, kv_layer, every, 0.1)):
+            return False
+        for step in steps:
+            batch = _batch(step, ops.device)
+            own = torch.from_numpy(batch.positions).to(ops.device)
+            if not torch.equal(ops.paged_attention(q[own], kv_layer, batch, 0.1), found[own]):
+                return False
+    return True
+
+
+def _rows_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
+    """Likewise norms and rotations; and whether stored keys and values are those of plain PyTorch, bit for bit."""
+    ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
+    length, config = 40, RopeConfig(1e4, _HEAD_DIM - 8)
+    batch, alone = _batch([(0, length)], ops.device), _batch([(length - 1, length)], ops.device)
+    wide, heads, weight = (
+        to_device(rng.standard_normal(own, np.float32), ops.device)
+        for own in ((length, shape[1]), (length, _KV_HEADS, _HEAD_DIM), shape[1:])
+    )
+    pairs = (
+        (ops.rms_norm(wide, weight, 1e-6), plain.rms_norm(wide, weight, 1e-6)),
+        (ops.rope(heads, batch, config), plain.rope(heads, batch, config)),
+    )
+    last = ops.rms_norm(wide[-1:], weight, 1e-6), ops.rope(heads[-1:], alone, config)
+    for (found, expected), own in zip(pairs, last, strict=True):
+        if not (_is_close(found, expected) and torch.equal(found[-1:], own)):
+            return False
+    kv_layer = next(_kv_layers(-(-length // _BLOCK_SIZE), ops.device))
+    stored = []
+    for each in (plain, ops):
+        each.store_kv(kv_layer, heads, -heads, batch)
+        own_blocks = batch.tables[0]
+        halves = kv_layer.k.read(own_blocks), kv_layer.v.read(own_blocks)
+        stored.append(torch.cat(halves))
+        each.store_kv(kv_layer, 0 * heads, 0 * heads, batch)
+    return bool(torch.equal(*stored))
+
+
+def _batch(spans: Sequence[tuple[int, int]], device: torch.device) -> TorchBatch:
+    """A step of requests that compute these positions; all have the same blocks."""
+    positions = np.concatenate([np.arange(*span) for span in spans])
+    counts = [stop - start for start, stop in spans]
+    lengths = np.array([stop for _, stop in spans])
+    blocks = np.arange(-(-int(lengths.max()) // _BLOCK_SIZE))
+    batch = ForwardBatch(
+        token_ids=positions,
+        positions=positions,
+        rope_lens=positions + 1,
+        slot_mapping=positions[None],
+        query_start=np.cumsum([0, *counts]),
+        seq_lens=lengths,
+        block_tables=np.broadcast_to(blocks, (1, len(spans), len(blocks))),
+        logits_indices=np.arange(0),
+        state_slots=np.zeros(len(spans), np.int64),
+    )
+    return TorchBatch.of(batch, device)
+
+
+def _kv_layers(num_blocks: int, device: torch.device) -> Iterator[TorchKVLayer]:
+    def rows(number_format: NumberFormat) -> TorchRows:
+        shape = num_blocks, _BLOCK_SIZE, _KV_HEADS
+        if number_format.group_dims is None:
+            numbers = torch.zeros((*shape, _HEAD_DIM), dtype=torch.bfloat16, device=device)
+            return TorchRows(None, _HEAD_DIM, (numbers,))
+        width = number_format.num_numbers(_HEAD_DIM) * number_format.bits // 8
+        dtype = torch.int8 if number_format.bits == 8 else torch.uint8
+        groups = *shape, number_format.num_groups(_HEAD_DIM)
+        codes = torch.zeros((*shape, width), dtype=dtype, device=device)
+        scales = torch.zeros(groups, dtype=torch.bfloat16, device=device)
+        return TorchRows(number_format, _HEAD_DIM, (codes, scales))
+
+    for name in _CACHES:
+        k, v = KV_FORMATS[name].halves
+        yield TorchKVLayer(rows(k), rows(v), 0, _KV_HEADS, _BLOCK_SIZE)
+
+
+def _is_close(found: Tensor, plain: Tensor) -> bool:
+    return bool((found - plain).norm() <= _CLOSE * plain.norm())  # a NaN is not
+
+
+_CHECKS: dict[KernelName, Callable[[TorchOps, KernelChoice, tuple[int, int]], bool]] = {
+    "linear": _linear_is_right,
+    "attention": _attention_is_right,
+    "rows": _rows_are_right,
+}

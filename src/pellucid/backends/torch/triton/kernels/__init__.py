@@ -1,0 +1,1 @@
+"""Kernels as Triton compiles them; the modules beside this folder launch them."""

@@ -1,0 +1,150 @@
+"""The kernel of `linear` on a GPU: matrices of bf16 and of codes, from one template.
+
+A program computes a tile of outputs for a tile of rows, and adds up inputs from the first to the last. The inputs of a
+step of this sum are a constant, and nothing is split, so the order of a sum does not follow from the number of rows.
+Weights are the first operand of a product, rows its columns (decision 0010). Rows and weights are rounded to bf16,
+sums are f32.
+
+Codes are read as words of 32 bits. The first codes of all words meet the inputs that belong to them, then the second
+ones do: so no code changes its place, and a thread reads 16 bytes at once.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _of_groups(
+    numbers,
+    factors,
+    outputs,
+    is_output,
+    start,
+    num_groups,
+    num_blocks,
+    GROUP: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The scale or minimum of each column of a tile, f32 [outputs, COLUMNS], or [outputs, 1] of one group."""
+    groups = tl.arange(0, NUM_GROUPS)
+    if GROUP > 0:
+        groups += start // GROUP
+    is_group = is_output[:, None] & (groups < num_groups)[None, :]
+    found = tl.load(numbers + outputs[:, None] * num_groups + groups[None, :], is_group, other=0)
+    if SCALE == "exponent":  # the bits of an f32 are its exponent's
+        own = (found.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    else:
+        own = found.to(tl.float32)
+    if SCALE == "product":
+        block = start // BLOCK
+        factor = tl.load(factors + outputs * num_blocks + block, is_output, other=0)
+        own = own * factor.to(tl.float32)[:, None]
+    return _by_column(own, GROUP, NUM_GROUPS, COLUMNS)
+
+
+@triton.jit
+def _by_column(own, GROUP: tl.constexpr, NUM_GROUPS: tl.constexpr, COLUMNS: tl.constexpr):
+    """[outputs, groups] -> [outputs, COLUMNS]; of one group it stays as it is."""
+    if NUM_GROUPS == 1:
+        return own
+    return tl.reshape(
+        tl.broadcast_to(own[:, :, None], (own.shape[0], NUM_GROUPS, GROUP)), (own.shape[0], COLUMNS)
+    )
+
+
+@triton.jit
+def linear_kernel(
+    y,  # f32 [T, N]
+    x,  # bf16 [PLANES, T, columns]
+    stored,  # bf16, or words of codes, [N, columns]
+    scales,  # [N, groups]
+    scale_factors,  # f16 [N, blocks]
+    minimums,
+    minimum_factors,
+    zero_points,  # uint8 [N, groups]
+    num_rows,
+    num_outputs,
+    num_columns,
+    num_groups,
+    num_blocks,
+    PLANES: tl.constexpr,  # codes of a word: 8 of 4 bits, 4 of 8; of bf16 1
+    GROUP: tl.constexpr,  # columns that share a scale; 0: all
+    BLOCK: tl.constexpr,  # columns that share a factor
+    SCALE: tl.constexpr,  # "none", "number", "exponent", "product"
+    ZERO_POINT: tl.constexpr,  # -1: each group has its own
+    HAS_MINIMUMS: tl.constexpr,
+    HAS_CODEBOOK: tl.constexpr,
+    BOOK_0: tl.constexpr,  # words of 4 numbers of the codebook
+    BOOK_1: tl.constexpr,
+    BOOK_2: tl.constexpr,
+    BOOK_3: tl.constexpr,
+    OUTPUTS: tl.constexpr,  # of a tile
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    NUM_GROUPS: tl.constexpr = 1 if GROUP == 0 else COLUMNS // GROUP
+    outputs = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
+    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    is_output, is_row = outputs < num_outputs, rows < num_rows
+    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    for start in range(0, num_columns, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        is_column = columns < num_columns
+        codes = tl.load(
+            stored + outputs[:, None] * num_columns + columns[None, :],
+            is_output[:, None] & is_column[None, :],
+            other=0,
+        )
+        if SCALE != "none":
+            own_scales = _of_groups(
+                *(scales, scale_factors, outputs, is_output, start, num_groups, num_blocks),
+                *(GROUP, NUM_GROUPS, BLOCK, SCALE, COLUMNS),
+            )
+        if HAS_MINIMUMS:
+            own_minimums = _of_groups(
+                *(minimums, minimum_factors, outputs, is_output, start, num_groups, num_blocks),
+                *(GROUP, NUM_GROUPS, BLOCK, SCALE, COLUMNS),
+            )
+        if ZERO_POINT < 0:
+            zeros = _of_groups(
+                *(zero_points, scale_factors, outputs, is_output, start, num_groups, num_blocks),
+                *(GROUP, NUM_GROUPS, BLOCK, "number", COLUMNS),
+            )
+        for plane in tl.static_range(PLANES):
+            if SCALE == "none":
+                weights = codes
+            else:
+                if PLANES == 8:
+                    own = (codes >> (4 * plane)) & 15
+                else:  # signed
+                    own = (codes << (24 - 8 * plane)) >> 24
+                if HAS_CODEBOOK:
+                    # A load would wait for the codes, and these could not be read ahead.
+                    low = tl.where((own & 4) == 0, BOOK_0, BOOK_1)
+                    high = tl.where((own & 4) == 0, BOOK_2, BOOK_3)
+                    word = tl.where((own & 8) == 0, low, high)
+                    numbers = ((word << (24 - 8 * (own & 3))) >> 24).to(tl.float32)
+                else:
+                    numbers = own.to(tl.float32)
+                if ZERO_POINT < 0:
+                    numbers -= zeros
+                elif ZERO_POINT > 0:
+                    numbers -= ZERO_POINT
+                numbers *= own_scales
+                if HAS_MINIMUMS:
+                    numbers += own_minimums
+                weights = numbers.to(tl.bfloat16)
+            inputs = tl.load(
+                x + (plane * num_rows + rows[None, :]) * num_columns + columns[:, None],
+                is_row[None, :] & is_column[:, None],
+                other=0,
+            )
+            sums = tl.dot(weights, inputs, sums)
+    tl.store(
+        y + rows[None, :] * num_outputs + outputs[:, None],
+        sums,
+        is_row[None, :] & is_output[:, None],
+    )

@@ -1,0 +1,153 @@
+"""Decode steps as graphs, with a fake of graphs: the bits of steps without, few captures, and no memory taken later."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pellucid.backends.torch.arithmetic import capped, ordered_sum, softmax
+from pellucid.backends.torch.backend import TorchBackend
+from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.graphs import StepArrays
+from pellucid.backends.torch.memory import to_device, to_host
+from pellucid.backends.torch.ops import TorchOps
+from support.checkpoints import write_checkpoint
+from support.decoders import load_decoder
+from support.decoding import logits_in_steps
+from support.host_ops import DEVICE
+
+TEXTS = [np.random.default_rng(0).integers(3, 300, length).tolist() for length in (45, 8, 1)]
+# Prompts, then decode steps of 3, 2 and 1 rows.
+STEPS = [
+    [(0, 0, 40), (1, 0, 5)],
+    [(0, 40, 41), (1, 5, 6), (2, 0, 1)],
+    [(1, 6, 7), (0, 41, 42)],
+    [(0, 42, 43), (1, 7, 8)],
+    [(0, 43, 44)],
+    [(0, 44, 45)],
+]
+
+
+class FakeGraph:
+    def __init__(self, run, result):
+        self._run, self._result = run, result
+
+    def replay(self):
+        self._result.copy_(self._run())
+
+
+class FakeGraphs:
+    """A graph that runs what was captured, over the arrays and the host's numbers of that time."""
+
+    def __init__(self):
+        self.captured = []
+
+    def capture(self, run):
+        result = torch.full_like(run(), torch.nan)
+        self.captured.append(len(result))
+        return FakeGraph(run, result), result
+
+
+class Positions:
+    """A plan of the positions of rows."""
+
+    def __init__(self, num_rows, numbers=None):
+        self.num_rows, self.numbers = num_rows, numbers
+
+    def for_rows(self, num_rows):
+        return Positions(num_rows)
+
+    def numbers_of(self, batch):
+        positions = np.zeros(self.num_rows, np.int32)
+        positions[: len(batch.positions)] = batch.positions
+        return positions
+
+    def over(self, numbers):
+        return Positions(self.num_rows, numbers)
+
+
+class PlannedOps(TorchOps):
+    """Decode steps read the device alone, as the kernels of attention do."""
+
+    def paged_attention(self, q, kv_layer, batch, scale, window=None, softcap=None, sinks=None):
+        step = TorchBatch.of(batch, self.device)
+        if len(q) > len(step.seq_lens):
+            return super().paged_attention(q, kv_layer, step, scale, window, softcap, sinks)
+        if "positions" not in step.plans:
+            plan = Positions(len(q))
+            step.plans["positions"] = plan.over(to_device(plan.numbers_of(step), self.device))
+        positions = step.plans["positions"].numbers[:, None, None]
+        tables = step.tables[kv_layer.group]
+        tables = torch.nn.functional.pad(tables, (0, 64 - tables.shape[1]), value=-1)
+        num_keys = 64 * kv_layer.block_size
+        times = q.shape[1] // kv_layer.num_kv_heads
+        k, v = (
+            half.transpose(1, 2).repeat_interleave(times, dim=1)
+            for half in kv_layer.read(tables, 0, num_keys)
+        )
+        scores = capped(ordered_sum(scale * q[:, :, None] * k)[..., 0], softcap)
+        distances = positions - torch.arange(num_keys, device=self.device)
+        is_hidden = (distances < 0) | (distances >= (window or num_keys))
+        weights = softmax(scores.masked_fill(is_hidden, -torch.inf))
+        return ordered_sum(weights[..., None] * v, dim=2)[:, :, 0]
+
+
+def backend(graphs):
+    own = TorchBackend(DEVICE)
+    own.ops, own.graphs = PlannedOps(own.device, own.ops.sizes), graphs
+    return own
+
+
+class OnHost:
+    def __init__(self, decoder):
+        self._decoder = decoder
+
+    def forward(self, batch, kv_cache):
+        return to_host(self._decoder.step(batch, kv_cache).rows.rows)
+
+
+# Positions that are embedded; two windows; norms of heads.
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3"])
+def test_graphs_change_no_bit(family, tmp_path):
+    path = write_checkpoint(tmp_path / family, family)
+
+    def logits(graphs):
+        own = backend(graphs)
+        decoder, config = load_decoder(path, own)
+        compiled = OnHost(own.compile(decoder, config))
+        return logits_in_steps(compiled, config, own, TEXTS, STEPS)
+
+    graphs = FakeGraphs()
+    for found, expected in zip(logits(graphs), logits(None), strict=True):
+        assert np.isfinite(expected).all() and (found == expected).all()
+    assert graphs.captured == [4, 2, 1]
+
+
+class Calls(TorchDispatchMode):
+    """Functions that compute or take memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        if not any(each.alias_info is not None for each in func._schema.returns) or "!" in str(
+            func._schema
+        ):
+            self.names.append(func.overloadpacket.__name__)
+        return result
+
+
+def test_a_bucket_takes_no_memory_after_its_first_step():
+    arrays = StepArrays([np.zeros((2, 3), np.int64), np.zeros(5, np.float32)], torch.device(DEVICE))
+    places = [each.data_ptr() for each in arrays.tensors]
+    contents = [np.arange(6).reshape(2, 3), np.arange(5) / 3]
+    with Calls() as calls:
+        arrays.load(contents)
+    assert calls.names == ["copy_"]
+    assert places == [each.data_ptr() for each in arrays.tensors]
+    assert all(
+        (each.cpu().numpy() == wanted.astype(each.cpu().numpy().dtype)).all()
+        for each, wanted in zip(arrays.tensors, contents, strict=True)
+    )
