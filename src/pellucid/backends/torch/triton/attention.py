@@ -55,7 +55,7 @@ class AttentionTile(NamedTuple):
 
 
 # In ascending order of `most_rows`. Not measured yet.
-ATTENTION_TILES = (AttentionTile(16, 16, 8, 2), AttentionTile(1 << 30, 32, 8, 2))
+ATTENTION_TILES = (AttentionTile(16, 16, 8, 3), AttentionTile(1 << 30, 32, 8, 2))
 
 
 class AttentionSizes(NamedTuple):
