@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -202,13 +201,10 @@ def with_value(published: Published, key: str, value: list[Any] | None) -> Publi
 @pytest.mark.parametrize("name", most_keys_of_each_architecture())
 def test_damage_of_one_key_is_named_or_changes_nothing(name: str) -> None:
     published, facts = read_published(name), facts_of(name)
-    rng = random.Random(name)
     for key, given in published.kv.items():
         if not key.startswith(f"{published.stored_architecture}."):
             continue
-        for value in [None, *rng.sample(OTHER_VALUES, 5)]:
-            if value is not None and value[0] == given[0]:
-                continue
+        for value in [None, *(value for value in OTHER_VALUES if value[0] != given[0])]:
             found = facts_or_message(name, with_value(published, key, value))
             if isinstance(found, str):
                 assert key in found
