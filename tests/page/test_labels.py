@@ -1,4 +1,4 @@
-"""No label of a picture is cut, at any width."""
+"""No label of a picture is cut or small, at any width."""
 
 from typing import Any
 
@@ -7,13 +7,16 @@ import pytest
 from page.browser import wait_until
 from page.conftest import wait_for_all_events
 
-# Texts that reach beyond the left or right edge of their canvas. A text that would be drawn outside on purpose is none.
+# Texts that reach beyond the left or right edge of their canvas, and those of less than 14 pixels. A text that would be
+# drawn outside on purpose is none.
 KEEP_CUT_LABELS = """() => {
   window.cut = {};
+  window.small = {};
   const { fillText } = CanvasRenderingContext2D.prototype;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most) {
     const { a: scale, e: shift } = this.getTransform();
     const width = Math.min(this.measureText(text).width, most ?? Infinity);
+    if (Number(this.font.match(/([\\d.]+)px/)[1]) < 14) window.small[text] = this.font;
     const before = { center: width / 2, right: width }[this.textAlign] ?? 0;
     const left = shift / scale + x - before;
     const across = this.canvas.width / scale;
@@ -54,7 +57,7 @@ def test_no_label_is_cut(page: Any, server: Any, width: int) -> None:
     for shape in ("", "llama-3.1-8b"):
         page.evaluate("shape => { pellucid.views.plan.shape.value = shape; }", shape)
         page.wait_for_timeout(600)
-    assert page.evaluate("window.cut") == {}
+    assert page.evaluate("[window.cut, window.small]") == [{}, {}]
 
 
 def go(page: Any, view: str) -> None:

@@ -84,14 +84,22 @@ def test_a_reload_and_another_tab_show_what_was_before(page: Any, server: Any) -
         assert late.evaluate(look, name) == before
 
 
+SMALL_TEXTS = """() => [...document.querySelectorAll("body *")].filter((each) => {
+  const size = parseFloat(getComputedStyle(each).fontSize);
+  const says = [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+  return says && size > 0 && size < 14 && each.checkVisibility();
+}).map((each) => each.outerHTML.slice(0, 120))"""
+
+
 @pytest.mark.parametrize("width", [1440, 900, 320])
-def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
+def test_nothing_is_wider_than_the_window_and_no_text_is_small(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     for number, title in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))
         page.locator(f"main.view-{title.lower()} h2").first.wait_for()
         page.wait_for_timeout(100)  # pictures take their width in a later frame
         wait_until(page, "width => document.documentElement.scrollWidth <= width", width)
+        assert page.evaluate(SMALL_TEXTS) == []
 
 
 def test_a_recording_that_was_cut_is_shown_as_far_as_it_is_whole(

@@ -99,8 +99,8 @@ function Header({ view }) {
       aria-label="theme"
       data-tip="light, dark, or as the machine has it"
       onClick=${() => (settings.theme.value = /** @type {any} */ ({ "": "dark", dark: "light", light: "" })[settings.theme.value])}
-    >${/** @type {any} */ ({ "": "◐", dark: "●", light: "○" })[settings.theme.value]}</button>
-    <button class="quiet" aria-label="keys" data-tip="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?</button>
+    >${/** @type {any} */ ({ "": "◐", dark: "●", light: "○" })[settings.theme.value]}<span class="word"> theme</span></button>
+    <button class="quiet" aria-label="keys" data-tip="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?<span class="word"> keys</span></button>
   </header>`;
 }
 

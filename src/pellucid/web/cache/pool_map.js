@@ -271,7 +271,7 @@ export function Contents({ session, asTable }) {
   };
   /** @param {Surface} surface */
   const draw = ({ ctx, width, palette }) => {
-    ctx.font = `12px ${palette.ui}`;
+    ctx.font = `14px ${palette.ui}`;
     ctx.textBaseline = "middle";
     const columns = across(width);
     const pitch = (width + GAP) / columns;

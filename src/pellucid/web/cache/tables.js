@@ -6,6 +6,7 @@ import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, Fact, Facts, inBytes, inTime, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, useReply, Why } from "../parts/panel.js";
+import { TokenCells } from "../parts/token_cells.js";
 import { legible, visible } from "../parts/token_text.js";
 import { ENDED } from "../state/store.js";
 
@@ -45,6 +46,7 @@ export function BlockTable({ session }) {
   return html`<${Panel} title=${html`Block table <${RequestName} request=${request} />`} about=${`${state}, as of the cursor`}>
     ${others.length > 1 &&
     html`<p class="others">${others.map((each) => html`<${RequestName} key=${each.req} request=${each} onClick=${() => (selection.req.value = each.req)} /> `)}</p>`}
+    <${TokenCells} session=${session} request=${request} />
     <ol class="table-map" style=${{ "--c": hueVariable(request) }}>
       ${table.slice(0, BLOCKS_SHOWN).map((block, index) => {
         if (block < 0) return null; // freed behind the window

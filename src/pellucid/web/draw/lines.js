@@ -71,9 +71,9 @@ export function lastAtMost(values, value) {
   return low - 1;
 }
 
-const GUTTER = 64; // labels of the vertical axis: up to 1,000 KiB
+const GUTTER = 78; // labels of the vertical axis: up to 1,000 KiB
 const ABOVE = 10;
-const BELOW = 24;
+const BELOW = 28;
 
 /**
  * @param {object} props
@@ -110,7 +110,7 @@ export function Lines({ label, across, lines, format, base = 10, at = -1, onChoo
     width.value = wide;
     const y = linear(0, /** @type {number} */ (ticks.at(-1)), height - BELOW, ABOVE);
     const toX = x();
-    ctx.font = `11px ${palette.ui}`;
+    ctx.font = `14px ${palette.ui}`;
     ctx.lineWidth = 1;
     ctx.textBaseline = "middle";
     for (const tick of ticks) {

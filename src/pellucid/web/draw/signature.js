@@ -26,17 +26,29 @@ export function layoutOf(texts, blockTok, width) {
     return at;
   });
   const top = (row + 1) * ROW + BLOCKS_TOP;
-  const cell = Math.min(CELL, Math.floor((width - 8) / blockTok) - 1);
-  const across = Math.max(1, Math.floor((width + 12) / (blockTok * cell + 12)));
-  const cells = texts.map((_, index) => {
-    const block = Math.floor(index / blockTok);
-    return {
-      x: (block % across) * (blockTok * cell + 12) + (index % blockTok) * cell,
-      y: top + Math.floor(block / across) * (cell + 12),
-    };
+  const { cells, cell, height } = cellsOf(texts.length, blockTok, width, CELL);
+  return { tokens, cells: cells.map(({ x, y }) => ({ x, y: top + y })), cell, top, blockTok, height: top + height };
+}
+
+/**
+ * A cell for each token, a group for each block.
+ * @param {number} count of tokens
+ * @param {number} blockTok tokens of a block
+ * @param {number} width in CSS pixels
+ * @param {number} most pixels of a cell, the gap behind it included
+ */
+export function cellsOf(count, blockTok, width, most) {
+  const lines = Math.max(1, Math.ceil((blockTok * 6) / Math.max(1, width - 8))); // a block of many tokens takes several
+  const inLine = Math.ceil(blockTok / lines);
+  const cell = Math.max(4, Math.min(most, Math.floor((width - 8) / inLine)));
+  const [wide, tall] = [inLine * cell + 12, lines * cell + 12];
+  const across = Math.max(1, Math.floor((width + 12) / wide));
+  const cells = Array.from({ length: count }, (_, index) => {
+    const [block, at] = [Math.floor(index / blockTok), index % blockTok];
+    return { x: (block % across) * wide + (at % inLine) * cell + 1, y: Math.floor(block / across) * tall + Math.floor(at / inLine) * cell + 1 };
   });
-  const lines = Math.ceil(Math.ceil(texts.length / blockTok) / across);
-  return { tokens, cells, cell, top, blockTok, height: top + lines * (cell + 12) + 4 };
+  const rows = Math.ceil(Math.ceil(count / blockTok) / across);
+  return { cells, cell, height: rows * tall };
 }
 
 /**

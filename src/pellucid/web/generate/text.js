@@ -6,6 +6,7 @@ import * as formulas from "../formulas.js";
 import { html, useEffect } from "../html.js";
 import { Badge, cachedUnit, count as counted, duration, Fact, Facts, inBytes, plural, several } from "../parts/numbers.js";
 import { Panel, RequestName } from "../parts/panel.js";
+import { TokenCells } from "../parts/token_cells.js";
 import { TokenText } from "../parts/token_text.js";
 import { SEALED } from "../state/pool.js";
 import { ENDED } from "../state/store.js";
@@ -132,8 +133,8 @@ export function Took({ session, focus }) {
   <//>`;
 }
 
-/** @param {{session: Session, focus: Focus | null}} props */
-export function Blocks({ session, focus }) {
+/** @param {{session: Session, focus: Focus | null, read: Map<number, number> | undefined}} props */
+export function Blocks({ session, focus, read }) {
   const { store, cursor, route } = session;
   const seq = cursor.seq.value;
   const kv = store.hello?.kv;
@@ -153,6 +154,7 @@ export function Blocks({ session, focus }) {
     of="bytes in the cache" kind="C" formula=${BYTES} inputs=${{ n: cached, "B / s": perToken }}
     note="Keys and values of all layers, scales included, as the engine allocates them." />`;
   return html`<${Panel} title="Its memory" about=${about} actions=${html`<button class="quiet" onClick=${() => route.go("cache")}>the pool</button>`}>
+    <${TokenCells} session=${session} request=${request} read=${read} />
     <ol class="blocks" style=${{ "--c": hueVariable(request) }} aria-label="blocks of this request">
       ${(table.length ? table : kept).map((block) => {
         const fill = pool.fill[block] / pool.blockTokens;

@@ -283,7 +283,7 @@ function Told({ token, listed, changed, params }) {
   <//>`;
 }
 
-const READ_SHOWN = 6; // positions
+const READ_SHOWN = 8; // positions
 const ATTENTION = {
   text: "softmax(q·Kᵀ / √d)·V",
   inputs: { q: "query of this position", K: "keys of it and of all before it, of none after it", V: "their values", d: "components of a head" },

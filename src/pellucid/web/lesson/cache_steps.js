@@ -128,7 +128,7 @@ export const memory = {
   },
   text: html`<p>
       Nobody knows how long an answer will be. So the cache is not one long strip for each request but a pool of blocks: this is <b>paged attention</b>. A request wastes less than a block. A full block is
-      ${" "}<b>sealed</b> under the hash of its text: a prompt that begins alike finds it and shares it. If no block is left, the engine <b>preempts</b> a request: it gives its blocks up, and computes them
+      ${" "}<b>sealed</b> under a fingerprint of its text (a <b>hash</b>): a prompt that begins alike finds it and shares it. If no block is left, the engine <b>preempts</b> a request: it gives its blocks up, and computes them
       again later.
     </p>`,
   goOn: ["plan", "computes it for other models, contexts and machines."],

@@ -51,7 +51,7 @@ export const oneToken = {
   title: "One token at a time",
   points: ["A model writes one token per pass.", "The prompt passes once, together: prefill.", "Each further token passes alone: decode."],
   Opening: Pieces,
-  scene: html`<p>Now the engine gets the beginning of a story and writes ${TOKENS} more tokens, one after the other.</p>
+  scene: html`<p>Now the engine gets the beginning of a story, the <b>prompt</b>, and writes ${TOKENS} more tokens, one after the other.</p>
     <p class="quoted">${PROMPT} …</p>`,
   predict: {
     ask: "For which of them will you wait longest?",

@@ -29,7 +29,7 @@ export const speculation = {
     explain: (result) => html`No token differs: what the model itself would not choose is thrown away. The ${result.tokens} tokens took <b>${result.passes.drafted}</b> passes and not ${result.passes.plain}.`,
   },
   text: html`<p>
-      This is <b>speculative decoding</b>; the guesses are <b>drafts</b>. A decode pass spends most of its time reading the weights, whether it computes one token or five. Even if all
+      This is <b>speculative decoding</b>; the guesses are <b>drafts</b>, and a right one saves a pass. A decode pass spends most of its time reading the model's own numbers, its <b>weights</b>, whether it computes one token or five. Even if all
       guesses are wrong one token has come out, as always. It pays when guesses are often right and checking is nearly free. Otherwise it costs: the engine measures both.
     </p>`,
   goOn: ["speculate", "shows each round of guesses, for a text of yours."],

@@ -1,7 +1,7 @@
 // @ts-check
 // A text as its tokens: the prompt, then what the model chose, tinted by its probability. Arrow keys go from token to token.
 
-import { html, useId, useMemo, useRef } from "../html.js";
+import { html, useId, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
 import { percent } from "./numbers.js";
 
 const CHUNK = 64; // tokens that are redrawn together
@@ -67,8 +67,42 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
         />`;
       })}
       ${isOpen && last === pieces.length && html`<i class="caret" aria-hidden="true"></i>`}
-    </div>`)}</div>
+    </div>`)}
+      ${read && !withIds && html`<${Arcs} box=${box} chosen=${chosen} read=${read} count=${pieces.length} />`}</div>
   </div>`;
+}
+
+const LEAST_READ = 0.15; // of the largest share: arcs of less would hide the text
+
+/**
+ * Arcs from the chosen token to those that it read.
+ * @param {{box: {current: HTMLElement | null}, chosen: number, read: Map<number, number>, count: number}} props `count`: of tokens
+ */
+function Arcs({ box, chosen, read, count }) {
+  const arcs = useSignal(/** @type {{path: string, share: number}[]} */ ([]));
+  useLayoutEffect(() => {
+    const inner = box.current?.firstElementChild;
+    if (!inner) return undefined;
+    const place = () => {
+      const origin = inner.getBoundingClientRect();
+      const from = inner.querySelector(".chosen")?.getClientRects()[0];
+      const found = [];
+      for (const [pos, share] of from ? read : []) {
+        const to = pos === chosen || share < LEAST_READ ? undefined : inner.querySelector(`[data-pos="${pos}"]`)?.getClientRects()[0];
+        if (!from || !to) continue;
+        const [x0, y0] = [from.left + from.width / 2 - origin.left, from.top - origin.top];
+        const [x2, y2] = [to.left + to.width / 2 - origin.left, to.top - origin.top];
+        const top = Math.min(y0, y2) - Math.min(16, 6 + Math.abs(x0 - x2) / 24);
+        found.push({ path: `M${x0} ${y0}Q${(x0 + x2) / 2} ${top} ${x2} ${y2}`, share });
+      }
+      arcs.value = found;
+    };
+    place();
+    const observer = new ResizeObserver(place);
+    observer.observe(inner);
+    return () => observer.disconnect();
+  }, [read, chosen, count]);
+  return html`<svg class="arcs" aria-hidden="true">${arcs.value.map(({ path, share }) => html`<path d=${path} stroke-width=${1 + 3 * share} />`)}</svg>`;
 }
 
 /** @param {any} props tokens start .. end - 1 of `pieces`; drawn again only if they, the choice or what it read changed */

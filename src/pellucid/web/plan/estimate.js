@@ -4,7 +4,7 @@
 import { logarithmic, powerTicks } from "../draw/lines.js";
 import { Picture } from "../draw/picture.js";
 import { stepTime } from "../formulas.js";
-import { computed, effect, html, signal } from "../html.js";
+import { computed, effect, html, signal, useRef, useSignal } from "../html.js";
 import { Badge, count, digits, duration, Fact, Facts, inBytes, inPrefix, inTime, median, percent, several } from "../parts/numbers.js";
 import { Empty, Legend, Panel, Why } from "../parts/panel.js";
 import { messageOf } from "../state/api.js";
@@ -149,7 +149,7 @@ export function Speed({ state }) {
 }
 
 const HEIGHT = 300;
-const [LEFT, RIGHT, ABOVE, BELOW] = [58, 16, 16, 36];
+const [LEFT, RIGHT, ABOVE, BELOW] = [64, 24, 16, 46];
 const rate = (/** @type {number} */ value) => `${inPrefix(value)}FLOP/s`;
 
 /**
@@ -170,11 +170,18 @@ export function Roofline({ state, measured, asTable }) {
   const [lowY, highY] = [10 ** Math.floor(Math.log10(lowest)), 10 ** Math.ceil(Math.log10(F * 1.2))];
   const [prefill, decode] = points;
 
+  const pointed = useSignal(-1);
+  const wide = useRef(300);
+  const all = [...points.map((point) => ({ ...point, name: `${point.name}, estimated` })), ...dots.map((dot) => ({ name: `step ${dot.step}, ${dot.kind}`, intensity: dot.intensity, rate: dot.rate, seconds: dot.us / 1e6 }))];
+  const placeOf = (/** @type {{intensity: number, rate: number}} */ each) => ({
+    x: logarithmic(lowX, highX, LEFT, wide.current - RIGHT)(each.intensity), y: logarithmic(lowY, highY, HEIGHT - BELOW, ABOVE)(Math.max(lowY, each.rate)),
+  });
   /** @param {Surface} surface */
   const draw = ({ ctx, width, palette }) => {
+    wide.current = width;
     const x = logarithmic(lowX, highX, LEFT, width - RIGHT);
     const y = logarithmic(lowY, highY, HEIGHT - BELOW, ABOVE);
-    ctx.font = `11px ${palette.ui}`;
+    ctx.font = `14px ${palette.ui}`;
     ctx.lineWidth = 1;
     ctx.textBaseline = "middle";
     ctx.textAlign = "right";
@@ -189,7 +196,7 @@ export function Roofline({ state, measured, asTable }) {
     }
     ctx.textBaseline = "alphabetic";
     ctx.textAlign = "center";
-    for (const tick of powerTicks(lowX, highX)) ctx.fillText(digits(tick), x(tick), HEIGHT - BELOW + 16);
+    for (const tick of powerTicks(lowX, highX)) ctx.fillText(digits(tick), x(tick), HEIGHT - BELOW + 18);
     ctx.textAlign = "right";
     ctx.fillText("operations a byte moved", width - RIGHT, HEIGHT - 4);
     ctx.textAlign = "left";
@@ -226,22 +233,39 @@ export function Roofline({ state, measured, asTable }) {
       ctx.arc(px, py, 6, 0, 7);
       ctx.fill();
       ctx.stroke();
-      ctx.font = `600 12px ${palette.ui}`;
+      ctx.font = `600 14px ${palette.ui}`;
       const isRight = px > width - 110;
       ctx.textAlign = isRight ? "right" : "left";
       ctx.fillStyle = palette.ink;
       ctx.fillText(point.name, px + (isRight ? -10 : 10), py + 18);
     }
+    if (all[pointed.value]) {
+      const at = placeOf(all[pointed.value]);
+      ctx.fillStyle = palette.ink3;
+      ctx.fillRect(Math.round(at.x), ABOVE, 1, HEIGHT - BELOW - ABOVE);
+      ctx.fillRect(LEFT, Math.round(at.y), width - RIGHT - LEFT, 1);
+    }
   };
   const label = `Roofline of ${estimate.machine.name}: peak ${rate(F)}, ridge at ${digits(F / W)} operations a byte; prefill at ${digits(prefill.intensity)}, decode at ${digits(decode.intensity)}.`;
-  const all = [...points.map((point) => ({ ...point, name: `${point.name}, estimated` })), ...dots.map((dot) => ({ name: `step ${dot.step}, ${dot.kind}`, intensity: dot.intensity, rate: dot.rate, seconds: dot.us / 1e6 }))];
   return html`<${Panel} title="Roofline" about=${`ridge at ${digits(F / W)} operations a byte; bandwidth ${inPrefix(W)}B/s, peak ${rate(F)}`}>
     <${Picture}
       label=${label}
       draw=${draw}
-      inputs=${[estimate, measured]}
+      inputs=${[estimate, measured, pointed.value]}
       height=${HEIGHT}
       asTable=${asTable}
+      onHover=${(/** @type {number} */ index) => (pointed.value = index)}
+      cells=${/** @type {Cells} */ ({
+        count: all.length,
+        columns: 10,
+        describe: (index) => `${all[index].name}: ${digits(all[index].intensity)} operations a byte, ${rate(all[index].rate)}, ${inTime(all[index].seconds * 1e6)}`,
+        rect: (index) => ({ x: placeOf(all[index]).x - 6, y: placeOf(all[index]).y - 6, width: 12, height: 12 }),
+        hit: (x, y) => all.reduce((best, each, index) => {
+          const at = placeOf(each);
+          const far = Math.hypot(at.x - x, at.y - y);
+          return far < best[1] ? [index, far] : best;
+        }, [-1, 24])[0],
+      })}
       twin=${{
         columns: ["point", "operations a byte", "FLOP/s", "time"],
         rows: () => all.map((each) => [each.name, digits(each.intensity), rate(each.rate), inTime(each.seconds * 1e6)]),

@@ -179,7 +179,7 @@ function create(session) {
   };
 }
 
-const [LEFT, RIGHT, BELOW] = [4, 12, 20];
+const [LEFT, RIGHT, BELOW] = [4, 12, 24];
 
 /**
  * @param {{session: Session, load: Load, longest: number, version: number,
@@ -198,7 +198,7 @@ export function Lanes({ session, load, longest, version, asTable }) {
   const draw = ({ ctx, width: wide, palette }) => {
     width.value = wide;
     const x = linear(0, Math.max(1, longest), LEFT, wide - RIGHT);
-    ctx.font = `11px ${palette.ui}`;
+    ctx.font = `14px ${palette.ui}`;
     for (const tick of ticks) {
       const px = x(tick * 1e6);
       if (px > wide - RIGHT + 1) continue;

@@ -1,11 +1,20 @@
 // @ts-check
 // Wheel and drag on pictures whose horizontal axis is time.
 
-import { html, useEffect, useRef, useSignal } from "../html.js";
-import { timeAt } from "./span.js";
+import { html, signal, useEffect, useRef, useSignal } from "../html.js";
+import { scaleOf, timeAt } from "./span.js";
 
 const CLICK = 4; // pixels: a shorter drag is a click
 const PER_NOTCH = 0.002; // of a wheel's pixels: how much closer, as a logarithm
+
+/** The time under the pointer: pictures on one axis show it together. @type {{value: number | null}} */
+const pointedUs = signal(/** @type {number | null} */ (null));
+
+/** @param {{span: Span, widthOf: () => number}} props */
+function Crosshair({ span, widthOf }) {
+  const at = pointedUs.value;
+  return at !== null && at >= span.from && at <= span.to && html`<i class="crosshair" style=${{ left: `${scaleOf(span, widthOf())(at)}px` }}></i>`;
+}
 
 /**
  * Ctrl with the wheel, or a pinch of a touchpad, zooms around the pointer; the wheel with Shift, or sideways, pans, as a drag does. A drag with Shift zooms to the time that it passes.
@@ -37,6 +46,7 @@ export function TimeGestures({ span, changes: { zoom, pan, choose }, children })
   const onPointerMove = (/** @type {PointerEvent} */ event) => {
     if (event.buttons === 0) drag.current = null; // let go outside of the window
     const from = drag.current;
+    pointedUs.value = event.pointerType === "touch" ? null : timeAt(span, widthOf(), xOf(event));
     if (!from) return;
     const x = xOf(event);
     if (!from.isLong && Math.abs(x - from.x) < CLICK) return;
@@ -61,6 +71,7 @@ export function TimeGestures({ span, changes: { zoom, pan, choose }, children })
       if (event.button === 0) drag.current = { x: xOf(event), span, isLong: false, marks: event.shiftKey };
     }}
     onPointerMove=${onPointerMove}
+    onPointerLeave=${() => (pointedUs.value = null)}
     onPointerUp=${onPointerUp}
     onPointerCancel=${onPointerUp}
     onClickCapture=${(/** @type {MouseEvent} */ event) => {
@@ -69,6 +80,7 @@ export function TimeGestures({ span, changes: { zoom, pan, choose }, children })
     }}
   >
     ${children}
+    <${Crosshair} span=${span} widthOf=${widthOf} />
     ${marked.value && html`<i class="marked" style=${{ left: `${marked.value.left}px`, width: `${marked.value.right - marked.value.left}px` }}></i>`}
   </div>`;
 }

@@ -135,7 +135,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
       }
       if (isFresh) {
         ctx.fillStyle = hue(palette, request.hue);
-        ctx.font = `600 12px ${palette.mono}`;
+        ctx.font = `600 14px ${palette.mono}`;
         ctx.textBaseline = "middle";
         ctx.fillText(request.name, 4, top + height / 2, left - 8);
       }

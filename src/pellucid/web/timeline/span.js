@@ -171,7 +171,7 @@ export function clipTo(ctx, left, width, bottom) {
  * @param {number} bottom
  */
 export function drawAxis({ ctx, width, palette, isFresh }, span, x, bottom) {
-  ctx.font = `11px ${palette.ui}`;
+  ctx.font = `14px ${palette.ui}`;
   ctx.textBaseline = "alphabetic";
   for (const at of roundTicks(span.to - span.from, 10, Math.max(2, width / 110))) {
     const left = x(span.from + at);

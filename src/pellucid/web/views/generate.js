@@ -82,7 +82,7 @@ export function View({ session }) {
     </div>
     <div class="column">
       <${TokenChoice} ...${shared} />
-      <${Blocks} session=${session} focus=${focus} />
+      <${Blocks} session=${session} focus=${focus} read=${attention.shares} />
     </div>
   `;
 }

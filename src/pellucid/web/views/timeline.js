@@ -3,7 +3,8 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html } from "../html.js";
-import { Empty, focusOn, Panel, TableButton, tableKey, useKeys } from "../parts/panel.js";
+import { Empty, focusOn, Panel, RequestName, TableButton, tableKey, useKeys } from "../parts/panel.js";
+import { TokenCells } from "../parts/token_cells.js";
 import { HeldUp } from "../timeline/held_up.js";
 import { Lanes } from "../timeline/lanes.js";
 import { busySpan, MIN_SPAN, moved, timelineState, wholeSpan, within, zoomed } from "../timeline/span.js";
@@ -52,6 +53,9 @@ export function View({ session }) {
     <div class="column">
       <${Lanes} session=${session} span=${span} gestures=${gestures} search=${search} asTable=${asTable} actions=${actions} />
       <${Steps} session=${session} span=${span} gestures=${gestures} asTable=${asTable} />
+      ${session.request.value && html`<${Panel} title=${html`In the cache <${RequestName} request=${session.request.value} />`} about="at the cursor; a click chooses the token in all views">
+        <${TokenCells} session=${session} request=${session.request.value} />
+      <//>`}
     </div>
     <div class="column"><${HeldUp} session=${session} /></div>
   `;
