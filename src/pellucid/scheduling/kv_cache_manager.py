@@ -1,7 +1,7 @@
 """The KV cache manager: allocates, shares, publishes, offloads and frees the blocks of each request."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.scheduling.admission import Admission, AdmissionPlan
@@ -104,6 +104,13 @@ class KVCacheManager:
 
     def block_tables(self, request: Request) -> BlockIds:
         return tuple([table.block_ids for table in self._tables_of(request).by_group])
+
+    def block_tables_of(self, request_ids: Iterable[str]) -> tuple[BlockIds, ...]:
+        """The block tables of requests that have blocks, in one call: each step asks for those of all its requests."""
+        tables = self._tables
+        return tuple(
+            [tuple([table.block_ids for table in tables[each].by_group]) for each in request_ids]
+        )
 
     def state_slot(self, request: Request) -> int:
         """The slot of the recurrent states, or open keys, of a request that can be computed; 0 if there are none."""

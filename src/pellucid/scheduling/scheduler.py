@@ -161,11 +161,9 @@ class Scheduler:
         if self._sink.active:
             self._emit_queued()
             self._events.blocks()
-        scheduled = tuple(plan.scheduled.values())
-        block_tables, requests = self.kv_cache_manager.block_tables, self.requests
         return SchedulerOutput(
-            scheduled,
-            tuple([block_tables(requests[each.request_id]) for each in scheduled]),
+            tuple(plan.scheduled.values()),
+            self.kv_cache_manager.block_tables_of(plan.scheduled),
             tuple(plan.started),
             ended,
             tuple([request.request_id for request in plan.preempted]),
