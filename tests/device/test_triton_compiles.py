@@ -24,6 +24,7 @@ GPUS = {
 @pytest.mark.parametrize("capability", list(GPUS))
 def test_kernels_compile(capability: int) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(SCRIPT.parents[1])
     command = (sys.executable, str(SCRIPT), str(capability))
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
