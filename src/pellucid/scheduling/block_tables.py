@@ -228,10 +228,11 @@ class RequestTables:
     def is_writable(self, num_computed: int, num_tokens: int) -> bool:
         """Whether all blocks for positions `num_computed` .. `num_tokens` - 1 are there, the first of them without
         other owners and not in the prefix index: most decodes find it so, at every step."""
-        written = num_computed // self._needs.block_size
+        block_size = self._needs.block_size
+        written = num_computed // block_size
         for table in self.by_group:
             blocks = table.blocks
-            if written >= len(blocks) or len(blocks) * self._needs.block_size < num_tokens:
+            if written >= len(blocks) or len(blocks) * block_size < num_tokens:
                 return False
             if blocks[written].ref_count > 1 or blocks[written].key is not None:
                 return False

@@ -274,7 +274,8 @@ class KVCacheManager:
         Returns:
             False if too few blocks are free, or no slot for open keys; then nothing was allocated.
         """
-        tables = self._tables_of(request)
+        # Every decode asks, hence no call for tables that are there.
+        tables = self._tables.get(request.request_id) or self._tables_of(request)
         if num_computed is None:
             num_computed = request.num_computed_tokens
         if self.open_keys is not None and self.open_keys.lacks_slot(request):

@@ -387,11 +387,12 @@ class Scheduler:
 
     def _continue(self, request: Request, plan: StepPlan) -> None:
         """Schedules a running request, unless it has to make room itself."""
+        manager = self.kv_cache_manager
         if request.draft_token_ids:
             self._limit_drafts(request, plan)
-        if self.kv_cache_manager.open_keys is not None:
+        if manager.open_keys is not None:
             self.free_slot(request)
-        while not self.kv_cache_manager.allocate(request, request.num_tokens):
+        while not manager.allocate(request, request.num_tokens):
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
