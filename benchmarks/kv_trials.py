@@ -28,9 +28,8 @@ from pellucid.loaded_model import load_model
 Floats: TypeAlias = npt.NDArray[np.float32]
 Rounding: TypeAlias = Callable[[Floats], Floats]  # of [T, K, D]
 
-GROUP = (
-    32  # positions whose keys share scales of dimensions, and dimensions whose queries share one
-)
+# Positions whose keys share scales of dimensions, and dimensions whose queries share one.
+GROUP = 32
 RANGE = 256  # positions over which the native kernels compute at a time
 SMALLEST = np.float32(2.0**-100)
 

@@ -16,9 +16,8 @@ from support.steps import chunks, random_steps, whole
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LENGTHS = (61, 9, 33, 1)
-NUM_PROMPT_TOKENS = (
-    30  # of a text; what follows was generated, across the tiny models' 32 positions
-)
+# Of a text; what follows was generated, across the tiny models' 32 positions.
+NUM_PROMPT_TOKENS = 30
 OPS = NumpyBackend()
 
 

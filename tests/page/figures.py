@@ -135,9 +135,8 @@ class Blocks:
         elif event["ev"] == "kv":
             for op in event["ops"]:
                 self._apply(*op, block_tok)
-                for (
-                    req
-                ) in self._ended:  # its last step is booked together with what its end released
+                # The last step of a request is booked together with what its end released.
+                for req in self._ended:
                     self.held_at_end[req] = max(self.held_at_end[req], self.held(req))
             for req in self._ended:
                 self.tables.pop(req, None)

@@ -31,9 +31,8 @@ PROMPTS = [
     "The three states of matter are",
 ]
 NUM_TOKENS = 40
-LARGEST_RATIO = (
-    1.5  # of the likeliest token's probability to that of the token chosen; measured: 1.46
-)
+# Of the likeliest token's probability to that of the token chosen; measured: 1.46.
+LARGEST_RATIO = 1.5
 # Of the token that llama.cpp chooses to ours; measured: 1.28 by f32, 1.57 by llama.cpp, whose rounding adds to ours.
 LARGEST_RATIO_BY_F32, LARGEST_RATIO_BY_LLAMA_CPP = 1.35, 1.7
 

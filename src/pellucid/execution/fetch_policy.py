@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 WEIGHT = 0.25  # of the latest measurement in a mean
-MIN_TOKENS = (
-    32  # of a step that tells the time of a token of a prompt: smaller steps take as long for fewer
-)
+# Of a step that tells the time of a token of a prompt: smaller steps take as long for fewer.
+MIN_TOKENS = 32
 TRIAL_SECONDS = 30.0  # after so long a prefix is fetched to measure the store again
 
 

@@ -32,9 +32,8 @@ class PrefixStoreCounts:
 
     found: int = 0
     saved: int = 0
-    dropped: int = (
-        0  # not saved, because too many waited for the disk, or waited when it was closed
-    )
+    # Not saved, because too many waited for the disk, or waited when it was closed.
+    dropped: int = 0
     damaged: int = 0  # files that had changed since they were written; removed
     foreign: int = 0  # files with other contents; kept
 

@@ -4,9 +4,8 @@ import sys
 from dataclasses import dataclass
 
 GROUP_DIMS = 32  # dimensions of a head whose codes share a scale
-GROUP_POSITIONS = (
-    32  # positions whose codes of a dimension share a scale; groups begin at multiples
-)
+# Positions whose codes of a dimension share a scale; groups begin at multiples.
+GROUP_POSITIONS = 32
 OPEN_GROUPS = 2  # the latest groups of a sequence, which its slot keeps in bf16
 SCALE_BYTES = 2
 _WHOLE_HEAD = sys.maxsize

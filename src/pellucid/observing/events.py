@@ -137,9 +137,8 @@ class Hello(Event, ev="hello"):
     use_kv_cache: bool
     prefix_caching: bool
     speculation: str = "off"  # as in EngineConfig
-    identity: str | None = (
-        None  # what answers depend on besides requests; None: nobody has asked for it yet
-    )
+    # What answers depend on besides requests; None: nobody has asked for it yet.
+    identity: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

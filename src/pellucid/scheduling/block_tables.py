@@ -212,9 +212,7 @@ class RequestTables:
     def num_needed(self, num_computed: int, num_tokens: int) -> int:
         """How many free blocks `allocate` takes."""
         num_needed, written = 0, num_computed // self._needs.block_size
-        for (
-            table
-        ) in self.by_group:  # every decode asks, hence no calls for a table that has its blocks
+        for table in self.by_group:  # no calls for a table that has its blocks
             blocks = table.blocks
             if len(blocks) * self._needs.block_size < num_tokens:
                 end = self.required_length(table, num_computed, num_tokens)

@@ -73,9 +73,8 @@ class Scheduler:
         self._ended_since_step: list[Request] = []
         self.errors: dict[str, Exception] = {}
         self._has_drafts = False  # some running request may have some
-        self._waits_to_read: Request | None = (
-            None  # in the last step, because of the limit of blocks to read
-        )
+        # In the last step, because of the limit of blocks to read.
+        self._waits_to_read: Request | None = None
 
     @property
     def has_unfinished_requests(self) -> bool:

@@ -15,12 +15,10 @@ from pellucid.serve_ray.destinations import KnownReplica, NewReplica
 
 _log = logging.getLogger("pellucid.cluster")
 
-SIGN_OF_LIFE_SECONDS = (
-    10.0  # between frames to a replica, of which it gets an empty one if there is nothing to say
-)
-PAUSE_SECONDS = (
-    0.5  # after a conversation that could not begin, and between looks at a replica that is to end
-)
+# Between frames to a replica, of which it gets an empty one if there is nothing to say.
+SIGN_OF_LIFE_SECONDS = 10.0
+# After a conversation that could not begin, and between looks at a replica that is to end.
+PAUSE_SECONDS = 0.5
 
 
 class ServeLink(ReplicaLink):
@@ -170,9 +168,7 @@ class ServeReplicas(ReplicaSource):
             except asyncio.CancelledError:
                 frames.cancel()
                 raise
-            except (
-                Exception
-            ) as error:  # whatever has become of that replica: there will be another one
+            except Exception as error:  # whatever became of that replica: another one will come
                 _log.warning("a replica has ended before it was ready: %s", type(error).__name__)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue

@@ -247,9 +247,7 @@ def _as_lark(grammar: str) -> str:
         return str(any_to_lark(grammar))
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-    except (
-        Exception
-    ) as error:  # the library raises nothing more specific for a rule that is missing
+    except Exception as error:  # the library's own, also for a rule that is missing
         raise ValueError(str(error)) from None
 
 

@@ -17,9 +17,8 @@ from pellucid.server.kv_events.event_log import Change, EventLog, NumberedBatch
 _log = logging.getLogger("pellucid.server")
 
 HEARTBEAT_SECONDS = 1.0  # between two batches: a late reader notices at the next one what it missed
-MAX_UNSENT = (
-    8192  # messages to one reader; one that reads too slowly misses batches, and asks for them
-)
+# Messages to one reader; one that reads too slowly misses batches, and asks for them.
+MAX_UNSENT = 8192
 END = b"\xff" * 8  # the number -1, after the last batch of a replay
 
 

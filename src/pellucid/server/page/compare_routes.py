@@ -23,9 +23,8 @@ from pellucid.server.serving import OneEngineHandlers
 
 MAX_SECONDS = 120.0
 MAX_SECONDS_BEFORE_REPEATING = 20.0
-MAX_READ_TOKENS = (
-    512  # with all formats of the KV cache side by side, in memory that no plan counts
-)
+# With all formats of the KV cache side by side, in memory that no plan counts.
+MAX_READ_TOKENS = 512
 SEED_BITS = 48
 REFERENCE_FORMAT = "f32"  # of the KV cache: it rounds nothing
 
