@@ -523,8 +523,8 @@ def test_internal_sockets() -> None:
         for path in SOURCES.rglob("*.py")
         if re.search(r"socket\.(socket|create_server)\(|start_server\(|\bzmq\b", path.read_text())
     }
-    assert makers == {"run.py", "publisher.py", "replica.py", "stage_server.py"}
-    replica = (SOURCES / "cluster/replica.py").read_text()
+    assert makers == {"run.py", "publisher.py", "replica_main.py", "stage_server.py"}
+    replica = (SOURCES / "cluster/replica_main.py").read_text()
     assert re.findall(r"socket\.socket\((\w+=?)", replica) == ["fileno="]
 
 

@@ -13,10 +13,10 @@ from pellucid.observing.page_files import WEB_FOLDER, page_files, security_polic
 # Bytes of all files but recordings, which are data: gzipped together, as a folder is sent, and each alone, as a
 # server sends them. docs/LOG.md says what less would need.
 # Of these, 90 kB are the libraries that Chat loads.
-MAX_TOGETHER = 255_000
-MAX_ALONE = 285_000
-MAX_FIRST_VIEW = 85_000
-MAX_RECORDINGS = 45_000
+MAX_TOGETHER = 275_000
+MAX_ALONE = 312_000
+MAX_FIRST_VIEW = 93_000
+MAX_RECORDINGS = 170_000  # of these, 125 kB are what a page without an engine replays
 OWN_SCRIPTS = [path for path in sorted(WEB_FOLDER.rglob("*.js")) if "vendor" not in path.parts]
 
 
