@@ -120,6 +120,9 @@ lint: $(VENV)/.dev
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
 
+# RERUNS=1: a test of a browser or of several processes that fails runs once more, and the summary names it.
+AGAIN := $(RERUNS:%=-rR --reruns %)
+
 # The page needs no Node to run, only to be checked.
 PAGE_TOOLS := tests/page/node_modules
 check-page: $(PAGE_TOOLS)/.package-lock.json
@@ -132,7 +135,7 @@ site: $(VENV)/.page
 
 test-page: $(VENV)/.page
 	@command -v chromium >/dev/null || { echo 'make test-page needs Chromium; on Debian: apt-get install chromium'; exit 1; }
-	$(BIN)/python -m pytest tests/page
+	$(BIN)/python -m pytest $(AGAIN) tests/page
 
 # Other people's libraries, in an environment of their own that sees this one's packages behind its own.
 test-integrations: $(VENV)/.integrations
@@ -143,8 +146,8 @@ test-vendors: $(VENV)/.vendors
 
 # Replicas: requests over two processes, or two nodes of Ray, and what becomes of them when a process is killed.
 test-cluster: $(VENV)/.dev $(VENV)/.ray
-	$(BIN)/python -m pytest tests/cluster --ignore=tests/cluster/serve_ray
-	RAY_USAGE_STATS_ENABLED=0 $(VENV)-ray/bin/python -m pytest -W default -W ignore::DeprecationWarning tests/cluster/serve_ray
+	$(BIN)/python -m pytest $(AGAIN) tests/cluster --ignore=tests/cluster/serve_ray
+	RAY_USAGE_STATS_ENABLED=0 $(VENV)-ray/bin/python -m pytest -W default -W ignore::DeprecationWarning $(AGAIN) tests/cluster/serve_ray
 
 test-oracle: $(VENV)/.oracle
 	$(BIN)/python -m pytest tests/oracle
