@@ -18,8 +18,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
 
-import msgspec
-
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
 from pellucid.engine import LLMEngine
@@ -148,7 +146,7 @@ def page(engine: LLMEngine) -> Iterator[None]:
     def read() -> None:
         while not left.wait(POLL_SECONDS):
             while records := reader.take():
-                b"".join(msgspec.json.encode(record.as_dict()) for record in records)
+                b"".join(record.encode() for record in records)
 
     thread = Thread(target=read)
     thread.start()

@@ -1,4 +1,4 @@
-"""Writes the JSON Schema of events from their dataclasses.
+"""Writes the JSON Schema of events from their types.
 
 python docs/write_event_schema.py            writes
 python docs/write_event_schema.py --check    fails if it would write something else
@@ -6,11 +6,11 @@ python docs/write_event_schema.py --check    fails if it would write something e
 
 import json
 import sys
-from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
+import msgspec
 from generated_file import write_or_check
 
 from pellucid.observing import events
@@ -44,16 +44,12 @@ def event(kind: type[events.Event]) -> dict[str, Any]:
 
 
 def record(kind: type[Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
+    fields = msgspec.structs.fields(kind)
     return {
         "type": "object",
-        "properties": {name(field): value(hints[field.name]) for field in fields(kind)},
-        "required": [name(field) for field in fields(kind) if field.default is MISSING],
+        "properties": {field.encode_name: value(field.type) for field in fields},
+        "required": [field.encode_name for field in fields if field.required],
     }
-
-
-def name(field: Field[Any]) -> str:
-    return field.name.rstrip("_")
 
 
 def value(hint: Any) -> dict[str, Any]:
@@ -69,7 +65,7 @@ def value(hint: Any) -> dict[str, Any]:
     if origin is tuple:
         items = [item(argument) for argument in arguments]
         return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
-    return record(hint) if is_dataclass(hint) else {"type": SCALARS[hint]}
+    return {"type": SCALARS[hint]} if hint in SCALARS else record(hint)
 
 
 def item(hint: Any) -> dict[str, Any]:

@@ -15,7 +15,6 @@ HEAVY = {
     "fastapi",
     "gguf",
     "matplotlib",
-    "msgspec",
     "scipy",
     "starlette",
     "torch",

@@ -5,7 +5,7 @@ Whatever the trace, a request's tokens are those of `continuation`, which knows 
 
 import random
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -246,7 +246,7 @@ class Trace:
         if self.rng.random() < 0.01:
             scheduler.cancel_reading()
         if self.bus.active and self.more.random() < 0.05:
-            self.seen.append(asdict(scheduler.snapshot(0, with_tokens=True)))
+            self.seen.append(scheduler.snapshot(0, with_tokens=True))
         if self.has_drafts:
             scheduler.draft({each.request_id: self.draft(each) for each in scheduler.running})
         output = scheduler.schedule(self.now)

@@ -1,7 +1,6 @@
 """`pellucid stage`: computes some layers of a model for an engine on another machine."""
 
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +30,6 @@ def stage(
     HOST:PORT,... --stages-key FILE. The engine decides which layers a machine has, and all other settings. When the
     engine ends, its stages wait for another one. Runs until Ctrl-C.
     """
-    if find_spec("msgspec") is None:
-        raise ValueError("stage needs msgspec: pip install 'pellucid[stages]'")
     if stages_key is None:
         raise ValueError("stages_key=None: without a secret, whoever reaches a stage can use it")
     from pellucid.stages.stage_server import open_stage

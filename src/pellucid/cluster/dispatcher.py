@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from pellucid.async_engine import AsyncTokenStream, EngineStoppedError
 from pellucid.cluster.messages import (

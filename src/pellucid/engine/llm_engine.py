@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.util import find_spec
+
+from msgspec import structs
 
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_core import EngineCore
@@ -162,9 +163,7 @@ class LLMEngine:
         report = report_progress(bus, config.model, on_progress)
         if config.stages is None:
             model = load_model(config, report, on_download=on_progress)
-        else:  # imported here: it needs msgspec
-            if find_spec("msgspec") is None:
-                raise ValueError("stages: need msgspec: pip install 'pellucid[stages]'")
+        else:  # imported here: few engines have stages
             from pellucid.stages.staged_model import load_staged_model
 
             model = load_staged_model(config, report, on_download=on_progress)
@@ -186,7 +185,7 @@ class LLMEngine:
             OSError: a file cannot be read.
         """
         identity = self.model.identity(self.config)
-        self.events.introduce(replace(self._hello, identity=identity.id))
+        self.events.introduce(structs.replace(self._hello, identity=identity.id))
         return identity
 
     @property

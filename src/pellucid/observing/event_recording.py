@@ -7,20 +7,22 @@ import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import IO, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, NoReturn, Union, get_args, get_origin
+
+from msgspec.structs import fields
 
 from pellucid.observing import events
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import VERSION, Event, EventRecord, Level
+from pellucid.observing.events import VERSION, Event, EventRecord, Level, Part
 
 _log = logging.getLogger(__name__)
 
 MAY_BE_NEGATIVE = (".prio", ".won_us")  # of whole numbers: counts, ids and other times are not
+_fields = cache(fields)
 MAX_LINE = 16 * 2**20  # bytes: an event of a million-token prompt is half of it
 
 
@@ -133,25 +135,16 @@ def _kinds() -> dict[str, type[Event]]:
     return {kind.ev: kind for kind in types if issubclass(kind, Event) and kind is not Event}
 
 
-@cache
-def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Of each field of a dataclass its name in JSON, its type and whether it must be there."""
-    hints = get_type_hints(kind)
-    return tuple(
-        (field.name.rstrip("_"), hints[field.name], field.default is MISSING)
-        for field in fields(kind)
-    )
-
-
 def _check_record(record: Any, kind: Any, where: str) -> None:
     if not isinstance(record, dict):
         raise ValueError(f"{where} is not an object")
-    for name, hint, is_required in _fields(kind):
+    for field in _fields(kind):
+        name = field.encode_name
         if name in record:
             if record[name] is None:  # what is not known is left out
                 _refuse(None, f"{where}.{name}")
-            _check(record[name], hint, f"{where}.{name}")
-        elif is_required:
+            _check(record[name], field.type, f"{where}.{name}")
+        elif field.required:
             raise ValueError(f"{where} has no {name}")
 
 
@@ -177,7 +170,7 @@ def _check(value: Any, hint: Any, where: str) -> None:
             raise ValueError(f"{where}={value!r}: must have {len(items)} items")
         for index, (item, item_hint) in enumerate(zip(value, items, strict=True)):
             _check(item, item_hint, f"{where}[{index}]")
-    elif is_dataclass(hint):
+    elif issubclass(hint, Part):
         _check_record(value, hint, where)
     elif hint is int:
         is_whole = isinstance(value, int) and not isinstance(value, bool)

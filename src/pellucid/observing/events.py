@@ -6,11 +6,14 @@ _blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the i
 or removed. docs/events.md describes each of them, schema/events.v1.json is the same for machines.
 """
 
-from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
+
+import msgspec
 
 VERSION = 1
+
+T = TypeVar("T")
 
 
 def to_us(seconds: float) -> int:
@@ -27,8 +30,21 @@ class Level(IntEnum):
     TOKEN = 3  # each token with its candidates, which cost a pass over the logits
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+def _json_name(name: str) -> str:
+    """The name in JSON of a field: `from_` is `from`, a word that Python keeps for itself."""
+    return name.rstrip("_")
+
+
+def _always(default: T) -> T:
+    """A default that JSON has as well: of plain defaults, which are None, it has none."""
+    return msgspec.field(default_factory=lambda: default)
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=_json_name):
+    """Base of events and of what they consist of."""
+
+
+class Event(Part, frozen=True):
     """Base of all events.
 
     Attributes:
@@ -37,19 +53,19 @@ class Event:
     """
 
     ev: ClassVar[str]
-    level: ClassVar[Level]
-
-    def __init_subclass__(cls, ev: str = "", level: Level = Level.STAT) -> None:
-        if ev:  # `slots` makes each class a second time, without these arguments
-            cls.ev, cls.level = ev, level
+    level: ClassVar[Level] = Level.STAT
 
     def fields_as_dict(self) -> dict[str, Any]:
         """The event's fields as in JSON, without the envelope."""
-        return _fields_as_json(self)
+        fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return fields
+
+    def encode(self) -> bytes:
+        """The event as JSON, its name first, without the envelope."""
+        return b'{"ev":"%b",' % self.ev.encode() + msgspec.json.encode(self)[1:]  # has fields
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+class EventRecord(msgspec.Struct, frozen=True):
     """An event and its envelope, made when it is emitted.
 
     Attributes:
@@ -63,29 +79,21 @@ class EventRecord:
     step: int
     event: Event
 
+    def encode(self) -> bytes:
+        """The wire form, as JSON."""
+        envelope = b'{"v":%d,"seq":%d,"t_us":%d,"step":%d,'
+        return envelope % (VERSION, self.seq, self.t_us, self.step) + self.event.encode()[1:]
+
     def as_dict(self) -> dict[str, Any]:
         """The wire form."""
-        envelope = {"v": VERSION, "seq": self.seq, "t_us": self.t_us, "step": self.step}
-        return {**envelope, "ev": self.event.ev, **self.event.fields_as_dict()}
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_as_json(item) for item in value]
-    return _fields_as_json(value) if hasattr(value, "__dataclass_fields__") else value
-
-
-def _fields_as_json(record: Any) -> dict[str, Any]:
-    named = ((field.name, getattr(record, field.name)) for field in fields(record))
-    # `from_` is `from`, a word that Python keeps for itself.
-    return {name.rstrip("_"): _as_json(value) for name, value in named if value is not None}
+        fields: dict[str, Any] = msgspec.json.decode(self.encode())
+        return fields
 
 
 # ---- the engine
 
 
-@dataclass(frozen=True, slots=True)
-class HelloModel:
+class HelloModel(Part, frozen=True):
     name: str
     n_layers: int
     n_q: int  # query heads of the first layer
@@ -97,17 +105,15 @@ class HelloModel:
     layer_kinds: tuple[Literal["full", "sliding", "recurrent"], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HelloKV:
+class HelloKV(Part, frozen=True):
     block_tok: int
     n_blocks: int
     block_bytes: int  # all layers of a group, K and V, scales included
     dtype: str
-    windows: tuple[int, ...] = (0,)  # tokens that each group of layers sees; 0: all
+    windows: tuple[int, ...] = _always((0,))  # tokens that each group of layers sees; 0: all
 
 
-@dataclass(frozen=True, slots=True)
-class HelloDevice:
+class HelloDevice(Part, frozen=True):
     name: str
     backend: str
     threads: int | None = None  # None: as many as suit the machine
@@ -115,17 +121,17 @@ class HelloDevice:
     flops_s: float | None = None  # measured, in the arithmetic of the weights
 
 
-@dataclass(frozen=True, slots=True)
-class HelloLimits:
+class HelloLimits(Part, frozen=True):
     max_seqs: int
     max_batched_tok: int
     max_model_tok: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hello(Event, ev="hello"):
+class Hello(Event, frozen=True):
     """Describes the engine. It is the first event that a subscriber gets, and is sent to all again whenever another
     subscriber joins: events with the same `boot_id` are identical."""
+
+    ev = "hello"
 
     boot_id: str
     t0_unix_us: int  # wall-clock time of t_us = 0
@@ -136,14 +142,15 @@ class Hello(Event, ev="hello"):
     limits: HelloLimits
     use_kv_cache: bool
     prefix_caching: bool
-    speculation: str = "off"  # as in EngineConfig
+    speculation: str = _always("off")  # as in EngineConfig
     # What answers depend on besides requests; None: nobody has asked for it yet.
     identity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load(Event, ev="load"):
+class Load(Event, frozen=True):
     """The progress of loading."""
+
+    ev = "load"
 
     stage: Literal["read"]
     item: str
@@ -152,8 +159,7 @@ class Load(Event, ev="load"):
     dur_us: int  # since loading began
 
 
-@dataclass(frozen=True, slots=True)
-class Warn(Event, ev="warn"):
+class Warn(Event, frozen=True):
     """A warning for people; the engine continues.
 
     Attributes:
@@ -161,14 +167,15 @@ class Warn(Event, ev="warn"):
         hint: what to do about it.
     """
 
+    ev = "warn"
+
     code: str
     msg: str
     hint: str | None = None
     req: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
+class Percentiles(Part, frozen=True):
     """Of measured times: half, 95 % and 99 % of them are at most so many microseconds."""
 
     p50: int
@@ -176,8 +183,7 @@ class Percentiles:
     p99: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stat(Event, ev="stat"):
+class Stat(Event, frozen=True):
     """Speeds and counts of the engine, twice a second while it steps and has subscribers.
 
     Attributes:
@@ -191,6 +197,8 @@ class Stat(Event, ev="stat"):
         ttft_us: from arrivals to first tokens, since the last one; None: there was none.
         itl_us: between tokens of a completion, since the last one; None: there was none.
     """
+
+    ev = "stat"
 
     running: int
     waiting: int
@@ -206,14 +214,15 @@ class Stat(Event, ev="stat"):
     itl_us: Percentiles | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gap(Event, ev="gap"):
+class Gap(Event, frozen=True):
     """Events that a reader has missed because it was too slow. Only an `EventFeed` makes it.
 
     Attributes:
         from_seq, to_seq: the first and the last of them.
         resync: whether the reader should take a snapshot.
     """
+
+    ev = "gap"
 
     from_seq: int
     to_seq: int
@@ -227,8 +236,7 @@ RequestState = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSummary:
+class SamplingSummary(Part, frozen=True):
     """The sampling parameters that people ask about."""
 
     temp: float
@@ -239,8 +247,7 @@ class SamplingSummary:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAdded(Event, ev="req.add"):
+class RequestAdded(Event, frozen=True):
     """A generation has been accepted and waits.
 
     Attributes:
@@ -252,6 +259,8 @@ class RequestAdded(Event, ev="req.add"):
         num: counts the generations of an engine, from 1.
         caller: whose it is; None: the engine serves one caller.
     """
+
+    ev = "req.add"
 
     req: str
     prompt_tok: int
@@ -265,8 +274,7 @@ class RequestAdded(Event, ev="req.add"):
     caller: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStateChanged(Event, ev="req.state"):
+class RequestStateChanged(Event, frozen=True):
     """A generation has changed its state, or stays in its state for another reason.
 
     Attributes:
@@ -277,6 +285,8 @@ class RequestStateChanged(Event, ev="req.state"):
         blocked_by: who holds what it needs; after a preemption, for whom.
         finish: at the end, why it ended.
     """
+
+    ev = "req.state"
 
     req: str
     from_: RequestState
@@ -293,8 +303,7 @@ MissWhy = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatched(Event, ev="req.prefix"):
+class PrefixMatched(Event, frozen=True):
     """The part of its text that a generation found in the prefix cache on admission, and why not more.
 
     Attributes:
@@ -307,6 +316,8 @@ class PrefixMatched(Event, ev="req.prefix"):
         snapshot_at_tok: if a snapshot of recurrent states is missing, the end of the cached blocks: a snapshot is
             taken there.
     """
+
+    ev = "req.prefix"
 
     req: str
     hit_tok: int
@@ -321,8 +332,7 @@ class PrefixMatched(Event, ev="req.prefix"):
     loaded_tok: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Preempted(Event, ev="preempt"):
+class Preempted(Event, frozen=True):
     """A generation has given blocks back to another one.
 
     Attributes:
@@ -332,6 +342,8 @@ class Preempted(Event, ev="preempt"):
         n_preempt: how often this has happened to it now.
     """
 
+    ev = "preempt"
+
     req: str
     mode: Literal["recompute", "swap"]
     lost_tok: int
@@ -340,8 +352,7 @@ class Preempted(Event, ev="preempt"):
     n_preempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLedger(Event, ev="req.ledger"):
+class RequestLedger(Event, frozen=True):
     """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.observing.ledger` defines
     them.
 
@@ -350,6 +361,8 @@ class RequestLedger(Event, ev="req.ledger"):
         blocked_by: who was running while it waited in the queue: (request, us).
         lost_tok: positions computed again after preemptions.
     """
+
+    ev = "req.ledger"
 
     req: str
     queue_us: int
@@ -365,17 +378,18 @@ class RequestLedger(Event, ev="req.ledger"):
     lost_tok: int
     stalled_by: tuple[tuple[str, int], ...]
     blocked_by: tuple[tuple[str, int], ...]
-    draft_us: int = 0
+    draft_us: int = _always(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Speculating(Event, ev="spec"):
+class Speculating(Event, frozen=True):
     """Steps have drafts from now on, or none.
 
     Attributes:
         reason: why, with what was measured.
         accept_frac: share of the drafts that were right lately, of all requests.
     """
+
+    ev = "spec"
 
     reason: str
     accept_frac: float | None = None
@@ -384,8 +398,7 @@ class Speculating(Event, ev="spec"):
 # ---- steps
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Event, ev="step", level=Level.STEP):
+class Step(Event, frozen=True):
     """A step that has ended.
 
     Attributes:
@@ -401,6 +414,8 @@ class Step(Event, ev="step", level=Level.STEP):
         bound: what limits the forward at the measured ceilings; None where they were not measured.
         pred_us: forward at the ceilings.
     """
+
+    ev, level = "step", Level.STEP
 
     kind: Literal["prefill", "decode", "mixed"]
     batch: tuple[tuple[str, int, int], ...]
@@ -425,8 +440,7 @@ class Step(Event, ev="step", level=Level.STEP):
 BlockOpRow = tuple[str, int, int | str | None, int | str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockOps(Event, ev="kv", level=Level.STEP):
+class BlockOps(Event, frozen=True):
     """The changes of blocks since the last event of this kind, in order, and the counts after them.
 
     Attributes:
@@ -437,6 +451,8 @@ class BlockOps(Event, ev="kv", level=Level.STEP):
         groups: for each op, the group of layers whose block table changes; left out: group 0. Blocks that leave
             the window of a group are released (R), and their entries of the table are empty.
     """
+
+    ev, level = "kv", Level.STEP
 
     ops: tuple[BlockOpRow, ...]
     used: int
@@ -451,8 +467,7 @@ class BlockOps(Event, ev="kv", level=Level.STEP):
 StateOpRow = tuple[str, int, str | None, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class StateOps(Event, ev="states", level=Level.STEP):
+class StateOps(Event, frozen=True):
     """What happened to snapshots of recurrent states since the last event of this kind, in order.
 
     Attributes:
@@ -460,13 +475,14 @@ class StateOps(Event, ev="states", level=Level.STEP):
         slots: for snapshots.
     """
 
+    ev, level = "states", Level.STEP
+
     ops: tuple[StateOpRow, ...]
     used: int
     slots: int
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRound(Event, ev="draft", level=Level.STEP):
+class DraftRound(Event, frozen=True):
     """A step has verified a generation's drafts.
 
     The probabilities are there if a subscriber wants the generation's tokens (level `TOKEN`). They take
@@ -486,6 +502,8 @@ class DraftRound(Event, ev="draft", level=Level.STEP):
         leviathan_tok: how many of the drafts Leviathan's rule would have accepted, in expectation.
     """
 
+    ev, level = "draft", Level.STEP
+
     req: str
     draft: tuple[int, ...]
     n_right: int
@@ -497,8 +515,7 @@ class DraftRound(Event, ev="draft", level=Level.STEP):
     leviathan_tok: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DraftStep(Event, ev="draft.step", level=Level.STEP):
+class DraftStep(Event, frozen=True):
     """A step with drafts has ended: what drafts cost and brought.
 
     Attributes:
@@ -513,6 +530,8 @@ class DraftStep(Event, ev="draft.step", level=Level.STEP):
             they lost; None where `plain_us` is.
     """
 
+    ev, level = "draft.step", Level.STEP
+
     n_req: int
     n_draft: int
     n_right: int
@@ -522,8 +541,7 @@ class DraftStep(Event, ev="draft.step", level=Level.STEP):
     won_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest:
+class SnapshotRequest(Part, frozen=True):
     """An unfinished request.
 
     Attributes:
@@ -553,8 +571,7 @@ class SnapshotRequest:
     caller: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot(Event, ev="snapshot"):
+class Snapshot(Event, frozen=True):
     """All requests and blocks at one moment, for readers without the earlier events. It is not emitted:
     `LLMEngine.snapshot` returns it.
 
@@ -565,6 +582,8 @@ class Snapshot(Event, ev="snapshot"):
             can be found; no hash: it is not sealed.
         used, cached, free: blocks, as in `kv`.
     """
+
+    ev = "snapshot"
 
     as_of_seq: int
     requests: tuple[SnapshotRequest, ...]
@@ -579,13 +598,14 @@ class Snapshot(Event, ev="snapshot"):
 TokenSource = Literal["target", "draft", "bonus"]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenText(Event, ev="tok.text", level=Level.TEXT):
+class TokenText(Event, frozen=True):
     """A token has been chosen, and nobody looked at the choice: looking had taken its share of the time.
 
     Attributes:
         pos, id, text, src, itl_us: as in `Token`.
     """
+
+    ev, level = "tok.text", Level.TEXT
 
     req: str
     pos: int
@@ -595,8 +615,7 @@ class TokenText(Event, ev="tok.text", level=Level.TEXT):
     itl_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Token(Event, ev="tok", level=Level.TEXT):
+class Token(Event, frozen=True):
     """A token has been chosen.
 
     Attributes:
@@ -611,6 +630,8 @@ class Token(Event, ev="tok", level=Level.TEXT):
         funnel: (stage, tokens kept, probability kept) of each sampling stage in order.
         itl_us: since this completion's token before; None for the first.
     """
+
+    ev, level = "tok", Level.TEXT
 
     req: str
     pos: int

@@ -1,9 +1,8 @@
 """/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace
 
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.observing.event_feed import FeedReader
@@ -67,8 +66,7 @@ class EventRoutes(Handlers):
     ) -> AsyncGenerator[bytes, None]:
         """`hello`, the events that are kept, and a snapshot, which events after it lead on from."""
         if (hello := self.engine.events.hello) is not None:
-            data = msgspec.json.encode({"ev": hello.ev, **hello.fields_as_dict()})
-            yield b"event: hello\ndata: " + data + b"\n\n"
+            yield b"event: hello\ndata: %b\n\n" % hello.encode()
         while records := reader.take():
             kept = [record for record in records if not isinstance(record.event, Gap)]
             if frames := self._shown(call, kept, wanted):
@@ -99,8 +97,7 @@ class EventRoutes(Handlers):
 
     async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
         snapshot = await self._snapshot(call, level)
-        data = msgspec.json.encode({"ev": snapshot.ev, **snapshot.fields_as_dict()})
-        return b"event: snapshot\ndata: " + data + b"\n\n"
+        return b"event: snapshot\ndata: %b\n\n" % snapshot.encode()
 
     async def _snapshot(self, call: Call, level: Level) -> Snapshot:
         snapshot = await self.engine.snapshot(level >= Level.TEXT)
@@ -154,5 +151,5 @@ def _watched_name(name: str) -> str:
 
 
 def _frame(record: EventRecord) -> bytes:
-    data = msgspec.json.encode(record.as_dict())
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (record.seq, record.event.ev.encode(), data)
+    name = record.event.ev.encode()
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (record.seq, name, record.encode())

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pellucid.observing import events
 from pellucid.server.api_keys import Caller, Role
