@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -53,6 +55,8 @@ def plain(value: Any) -> Any:
             return f"{value:.6g}"
         case list() | tuple():
             return [plain(each) for each in value]
+        case Struct():
+            return plain(structs.asdict(value))
         case Mapping():  # last: it takes longest to ask
             return {str(key): plain(each) for key, each in value.items()}
     return str(value)

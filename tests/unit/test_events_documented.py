@@ -1,10 +1,10 @@
 """docs/events.md names every event, every field and every block operation."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from pellucid.observing import events
 from pellucid.observing.ledger import Part
@@ -27,7 +27,7 @@ def test_every_event_has_a_section_and_a_level() -> None:
 @pytest.mark.parametrize("name", EVENTS)
 def test_every_field_is_described(name: str) -> None:
     for field in fields(EVENTS[name]):
-        described = field.name == "req" or f"`{field.name.rstrip('_')}`" in SECTIONS[name]
+        described = field.name == "req" or f"`{field.encode_name}`" in SECTIONS[name]
         assert described, field.name
 
 

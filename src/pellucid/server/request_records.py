@@ -7,8 +7,10 @@ request ends.
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing import events
@@ -208,4 +210,4 @@ def completion_facts(completion: CompletionRecord) -> dict[str, Any]:
 
 
 def _without_req(event: events.Event) -> dict[str, Any]:
-    return {each.name: getattr(event, each.name) for each in fields(event) if each.name != "req"}
+    return {name: value for name, value in structs.asdict(event).items() if name != "req"}
