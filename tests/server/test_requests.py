@@ -125,12 +125,12 @@ def test_the_line_is_sorted_once_for_all_that_ask(
         finally:
             sys.setprofile(before)
 
+    begun = time.monotonic()
     monkeypatch.setattr("pellucid.server.generation.WaitingLine", CountedLine)
     monkeypatch.setattr(RequestRoutes, "_line", counted_line)
     lines = guarded.call("GET", "/v1/requests", None, ADMIN).json["data"]
     assert [line["queue_position"] for line in lines] == list(range(20))
     assert sorted(num_calls)[10] <= 18, "calls of Python functions to describe one request"
-    begun = time.monotonic()
     guarded.wait_until(lambda: len(num_sorted) >= 3, "progress of the streams")
     # The call, and the progress of all streams, four times a second.
     assert len(num_sorted) <= 4 + 4 * (time.monotonic() - begun)
