@@ -337,7 +337,10 @@ def frames_of(events: list[dict[str, Any]]) -> list[float]:
     own = [each for each in events if (each["pid"], each["tid"]) == thread]
     begun = sorted(each["ts"] for each in own if each["name"] == FRAME)
     frames, waiting = [], 0.0
-    for task in sorted((each for each in own if each["name"] == TASK), key=lambda each: each["ts"]):
+    tasks = [
+        each for each in own if each["name"] == TASK and "dur" in each
+    ]  # not the last one, cut
+    for task in sorted(tasks, key=lambda each: each["ts"]):
         waiting += task.get("tdur", 0) / 1000
         at = bisect(begun, task["ts"])
         if at < len(begun) and begun[at] < task["ts"] + task["dur"]:  # the task that draws

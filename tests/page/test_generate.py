@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from page.browser import PATIENCE, wait_until
+from page.conftest import forget_events
 from page.screenshots import VIEWS
 from pellucid.observing import observation_budget
 
@@ -237,12 +238,12 @@ def test_keys_may_come_faster_than_the_page_is_drawn(page: Any) -> None:
 def test_an_empty_page_shows_a_recorded_run_which_rests_for_those_who_want_no_motion(
     browser: Any, server: Any
 ) -> None:
+    forget_events(server)
     context = browser.new_context(reduced_motion="reduce")
     context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     page.goto(server.url)
     wait_until(page, "pellucid.store.snapshotSeq >= 0")
-    page.evaluate("() => { pellucid.store.requests.clear(); pellucid.cursor.version.value += 1; }")
     # It stands at the first choice, with the tokens that the model read.
     page.locator(".first-run .why", has_text="it chooses ␣Paris").wait_for()
     drawn = "document.querySelector('.first-run canvas').toDataURL()"

@@ -13,6 +13,7 @@ const MAX_ROWS = 200; // of a table shown at once
  * @param {(surface: Surface) => void} props.draw called again when `inputs` change, and when `follows` does
  * @param {any[]} props.inputs
  * @param {{value: any}} [props.follows] a signal that only `draw` follows
+ * @param {{value: any}} [props.moves] a signal that only `draw` follows: all is drawn again
  * @param {any} [props.keeps] while this stays the same, what was drawn stays, and `draw` draws what changed
  * @param {number | ((width: number) => number)} props.height in CSS pixels
  * @param {Cells} [props.cells]
@@ -20,12 +21,12 @@ const MAX_ROWS = 200; // of a table shown at once
  * @param {(index: number) => void} [props.onHover] a cell, or -1
  * @param {{value: boolean}} props.asTable signal: the table is shown instead
  */
-export function Picture({ label, draw, inputs, follows, keeps, height, cells, twin, onHover, asTable }) {
+export function Picture({ label, draw, inputs, follows, moves, keeps, height, cells, twin, onHover, asTable }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const focused = useSignal(-1);
   const mark = useSignal(/** @type {ReturnType<Cells["rect"]>} */ (null)); // the cell under the pointer
   const { canvas, tall } = useCanvas({
-    box, height, follows,
+    box, height, follows, moves,
     inputs: [...inputs, focused.value, asTable.value],
     keeps: keeps && `${keeps} ${focused.value}`,
     draw(surface) {
@@ -148,10 +149,10 @@ export function useAsTable() {
 
 /**
  * A canvas as wide as a box; props are those of a Picture.
- * @param {{box: {current: Element | null}, draw: (surface: Surface) => void, inputs: any[], follows?: {value: any}, keeps?: any,
+ * @param {{box: {current: Element | null}, draw: (surface: Surface) => void, inputs: any[], follows?: {value: any}, moves?: {value: any}, keeps?: any,
  *   height: number | ((width: number) => number)}} props
  */
-export function useCanvas({ box, draw, inputs, follows, keeps, height }) {
+export function useCanvas({ box, draw, inputs, follows, moves, keeps, height }) {
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const width = useSignal(0);
   const later = useRef(0);
@@ -191,5 +192,10 @@ export function useCanvas({ box, draw, inputs, follows, keeps, height }) {
     follows.value;
     untracked(() => latest.current());
   }), [follows]);
+  useEffect(() => moves && effect(() => {
+    moves.value;
+    before.current = [];
+    untracked(() => latest.current());
+  }), [moves]);
   return { canvas, tall };
 }

@@ -26,6 +26,8 @@ export class Store {
     this.requests = new Map();
     /** @type {EngineRequest[]} by number; the oldest may be forgotten (undefined) */
     this.byNumber = [];
+    /** @type {EngineRequest[]} those kept that generate, in the order of their arrival */
+    this.arrived = [];
     /** The greatest number in a name, r1, r2 ... */
     this.named = 0;
     this.steps = new Columns(
@@ -154,10 +156,12 @@ export class Store {
     this.requests.set(req, made);
     this.byNumber.push(made);
     if (isLook(req)) this.pool.looks.add(number);
+    else this.arrived.push(made);
     if (this.requests.size > MAX_REQUESTS) {
-      const oldest = /** @type {string} */ (this.requests.keys().next().value);
-      delete this.byNumber[/** @type {EngineRequest} */ (this.requests.get(oldest)).number];
-      this.requests.delete(oldest);
+      const oldest = /** @type {EngineRequest} */ (this.requests.values().next().value);
+      delete this.byNumber[oldest.number];
+      this.requests.delete(oldest.req);
+      if (this.arrived[0] === oldest) this.arrived.shift();
     }
     return made;
   }
@@ -314,12 +318,12 @@ export class Store {
   /**
    * Requests that had arrived at a moment, the oldest first.
    * @param {number} seq
-   * @returns {EngineRequest[]}
+   * @returns {readonly EngineRequest[]}
    */
   requestsAt(seq) {
-    const found = [];
-    for (const request of this.requests.values()) if (request.seq <= seq && !isLook(request.req)) found.push(request);
-    return found;
+    let end = this.arrived.length;
+    while (end > 0 && this.arrived[end - 1].seq > seq) end -= 1;
+    return end === this.arrived.length ? this.arrived : this.arrived.slice(0, end);
   }
 
   /**

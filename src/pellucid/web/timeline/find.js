@@ -1,7 +1,7 @@
 // @ts-check
 // The search for requests: by name or id, caller, state, cause and duration.
 
-import { lifeOf, REASONS } from "./life.js";
+import { arrivalOf, endOf, REASONS } from "./life.js";
 
 const UNITS = /** @type {Record<string, number>} */ ({ us: 1, "µs": 1, ms: 1e3, s: 1e6, min: 6e7 }); // microseconds
 const DURATION = /^([<>])(\d+(?:\.\d+)?)(us|µs|ms|s|min)$/;
@@ -34,8 +34,8 @@ function testOf(word) {
   if (duration) {
     const limit = Number(duration[2]) * UNITS[duration[3]];
     return (store, request) => {
-      const { from, to } = lifeOf(store, request);
-      return duration[1] === ">" ? to - from > limit : to - from < limit;
+      const lasts = endOf(store, request) - arrivalOf(store, request);
+      return duration[1] === ">" ? lasts > limit : lasts < limit;
     };
   }
   const [prefix, value] = word.split(/:(.*)/s);

@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/numbers.js";
 import { Empty, Panel, RequestName, Why } from "../parts/panel.js";
 import { ENDED } from "../state/store.js";
-import { lifeOf, phasesOf, REASONS } from "./life.js";
+import { arrivalOf, phasesOf, REASONS } from "./life.js";
 
 /** @type {[string, string, "solid" | "hatched" | "ticks" | "outlined", string | null, string][]} field, name, look; colour: null is the request's */
 const PARTS = [
@@ -36,7 +36,7 @@ export function HeldUp({ session }) {
   const request = session.request.value;
   if (!request) return html`<${Panel} title="What held it up"><${Empty}><p>Choose a lane to see what its request waited for.</p><//><//>`;
   const states = request.states.filter((state) => state.seq <= seq);
-  const start = lifeOf(store, request).from;
+  const start = arrivalOf(store, request);
   const ledger = request.ledger && request.ledger.seq <= seq ? request.ledger : null;
   const name = html`<${RequestName} request=${request} />`;
   const others = (/** @type {string[] | undefined} */ names) =>

@@ -8,7 +8,7 @@ import { count, inTime, several } from "../parts/numbers.js";
 import { Legend, Panel, Why } from "../parts/panel.js";
 import { matcherOf, SEARCHES } from "./find.js";
 import { TimeGestures } from "./gestures.js";
-import { lifeOf, phasesOf } from "./life.js";
+import { arrivalOf, endOf, phasesOf } from "./life.js";
 import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf } from "./span.js";
 
 const MIN_LANE = 14; // pixels: its name can be read
@@ -96,10 +96,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
   const seq = cursor.seq.value;
   const now = cursor.timeUs.peek();
   const chosen = session.request.value;
-  const within = store.requestsAt(seq).filter((request) => {
-    const life = lifeOf(store, request);
-    return life.from <= span.to && life.to >= span.from;
-  });
+  const within = store.requestsAt(seq).filter((request) => arrivalOf(store, request) <= span.to && endOf(store, request) >= span.from);
   const { matches, problem } = matcherOf(search.value);
   const requests = within.filter((request) => matches(store, request, seq));
   const height = requests.length === 0 ? MAX_LANE : Math.max(MIN_LANE, Math.min(MAX_LANE, Math.floor(MAX_SEEN / requests.length)));
@@ -177,8 +174,10 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
       ctx.fillRect(begun[lane] - 2, topOf(lane) + gap / 2, last[lane] - begun[lane] + 2, tall);
       ctx.globalAlpha = 1;
     };
-    const lives = shown.map((request) => lifeOf(store, request));
-    const theirs = { from: Math.max(since, Math.min(...lives.map(({ from }) => from))), to: Math.min(span.to, Math.max(...lives.map(({ to }) => to))) };
+    const theirs = {
+      from: Math.max(since, Math.min(...shown.map((request) => arrivalOf(store, request)))),
+      to: Math.min(span.to, Math.max(...shown.map((request) => endOf(store, request)))),
+    };
     const rows = rowsIn(store, theirs, seq);
     eachPass(store, rows, (request, row, work) => {
       const lane = laneOf.get(request.number);
@@ -227,9 +226,10 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
   const picture = html`<${Picture}
     label=${label}
     draw=${draw}
-    inputs=${[chosen?.req, span.from, span.to, requests[0], requests.length, isLive || seq, top.value]}
+    inputs=${[chosen?.req, span.from, span.to, requests[0], requests.length, isLive || seq]}
     follows=${cursor.timeUs}
-    keeps=${isLive ? `${span.from} ${span.to} ${requests[0]?.number} ${requests.length} ${chosen?.req} ${top.value}` : undefined}
+    moves=${top}
+    keeps=${isLive ? `${span.from} ${span.to} ${requests[0]?.number} ${requests.length} ${chosen?.req}` : undefined}
     height=${seen + AXIS}
     asTable=${asTable}
     cells=${cells}
@@ -241,7 +241,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
           const of = /** @type {NonNullable<ReturnType<typeof passes.get>>} */ (passes.get(request));
           const queued = phasesOf(store, request, seq, now).filter(({ state }) => state === "waiting");
           return [
-            request.name, Math.round(lifeOf(store, request).from), store.stateAt(request, seq)?.to ?? "",
+            request.name, Math.round(arrivalOf(store, request)), store.stateAt(request, seq)?.to ?? "",
             Math.round(queued.reduce((sum, { from, to }) => sum + to - from, 0)), request.added?.prompt_tok ?? "?", of.chunks, of.decodes,
             of.rounds, of.right, request.preempts.filter((each) => each.seq <= seq).length, of.again,
           ];

@@ -16,16 +16,13 @@ export const REASONS = {
   unseen: "it ended while nobody looked",
 };
 
-/**
- * When a request arrived, and when it ended or, if it has not, the newest moment.
- * @param {Store} store
- * @param {EngineRequest} request
- * @returns {Span}
- */
-export function lifeOf(store, request) {
-  const first = request.states[0]?.t_us ?? store.head.t_us;
-  const last = request.states.at(-1);
-  return { from: request.added?.arrive_us ?? first, to: last && ENDED.has(last.to) ? last.t_us : store.head.t_us };
+/** When a request arrived. @param {Store} store @param {EngineRequest} request */
+export const arrivalOf = (store, request) => /** @type {number} */ (request.added?.arrive_us ?? request.states[0]?.t_us ?? store.head.t_us);
+
+/** When a request ended or, if it has not, the newest moment. @param {Store} store @param {EngineRequest} request */
+export function endOf(store, { states }) {
+  const last = states[states.length - 1];
+  return last && ENDED.has(last.to) ? last.t_us : store.head.t_us;
 }
 
 /**
@@ -39,7 +36,7 @@ export function lifeOf(store, request) {
 export function phasesOf(store, request, seq, now) {
   /** @type {RequestPhase[]} */
   const phases = [];
-  let from = lifeOf(store, request).from;
+  let from = arrivalOf(store, request);
   for (let i = 0; i < request.states.length; i++) {
     const { to: state, seq: at, t_us } = request.states[i];
     if (at > seq) break;

@@ -4,7 +4,7 @@
 import { roundTicks } from "../draw/lines.js";
 import { signal } from "../html.js";
 import { inTime } from "../parts/numbers.js";
-import { lifeOf } from "./life.js";
+import { arrivalOf, endOf } from "./life.js";
 
 export const MIN_SPAN = 500; // microseconds
 const PAUSE = 1e6; // microseconds without any request, which end a busy time
@@ -26,7 +26,7 @@ export function timelineState(session) {
  */
 export function wholeSpan(store) {
   let from = store.steps.length > 0 ? startOf(store, store.steps.first) : store.head.t_us;
-  for (const request of store.requestsAt(Infinity)) from = Math.min(from, lifeOf(store, request).from);
+  for (const request of store.requestsAt(Infinity)) from = Math.min(from, arrivalOf(store, request));
   return { from, to: Math.max(store.head.t_us, from + MIN_SPAN) };
 }
 
@@ -40,9 +40,10 @@ export function busySpan(store, timeUs) {
   /** @type {Span | null} */
   let busy = null;
   for (const request of store.requestsAt(Infinity)) {
-    const life = lifeOf(store, request);
-    if (busy && life.from <= busy.to + PAUSE) busy.to = Math.max(busy.to, life.to);
-    else if (!busy || life.from <= timeUs) busy = life;
+    const from = arrivalOf(store, request);
+    const to = endOf(store, request);
+    if (busy && from <= busy.to + PAUSE) busy.to = Math.max(busy.to, to);
+    else if (!busy || from <= timeUs) busy = { from, to };
     else break;
   }
   if (!busy) return wholeSpan(store);
