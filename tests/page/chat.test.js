@@ -1,6 +1,7 @@
 // The tree of a conversation, what of it is sent, and the files that conversations are kept in.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { reconciled } from "../../src/pellucid/web/chat/shelf.js";
 import { alternatives, asFile, asMessages, branchTo, fromFile, newConversation, newestEnd, titleOf } from "../../src/pellucid/web/chat/tree.js";
 
 const say = (id, parent, role, text, at, more = {}) => ({ id, parent, role, text, at, conversation: "c", status: "whole", ...more });
@@ -67,4 +68,13 @@ test("a file that is none is refused by the name of what is wrong", () => {
 test("a title is the first line, cut at a length", () => {
   assert.equal(titleOf("  Hello there\nand more"), "Hello there");
   assert.equal(titleOf("x".repeat(80)).length, 60);
+});
+
+test("what this tab has changed since a read began wins over what was read", () => {
+  const [a, b, c] = ["a", "b", "c"].map((id) => ({ id, text: "old" }));
+  const changed = { id: "b", text: "new" };
+  const sent = { id: "d", text: "new" };
+  const read = ["a", "b", "c", "e"].map((id) => ({ id, text: "read" }));
+  const found = reconciled(read, [a, b, c], [a, changed, sent]);
+  assert.deepEqual(Object.fromEntries(found.map(({ id, text }) => [id, text])), { a: "read", b: "new", d: "new", e: "read" });
 });

@@ -9,6 +9,7 @@ import pytest
 from page.browser import wait_until
 from page.conftest import opened_page, wait_for_all_events
 from page.test_elements import AXE
+from support.step_gate import StepGate
 
 LAST = "pellucid.views.chat.branch.value.at(-1)"
 SELECTED = """() => {
@@ -33,6 +34,21 @@ HOSTILE = """<script>window.ran = 1</script>
 <iframe srcdoc='<script>parent.ran = 7</script>'></iframe> [c](data:text/html,<script>1</script>) <https://example.com>
 
 """
+# From here on a page's databases answer only when `answerReads` is called.
+HOLD_READS = """() => {
+  const gate = new Promise((open) => (window.answerReads = open));
+  const { get, set } = Object.getOwnPropertyDescriptor(IDBRequest.prototype, "onsuccess");
+  window.heldReads = 0;
+  Object.defineProperty(IDBRequest.prototype, "onsuccess", {
+    get,
+    set(done) {
+      if (!(this.source instanceof IDBObjectStore || this.source instanceof IDBIndex)) return set.call(this, done);
+      if (this.transaction.mode !== "readonly") return set.call(this, done);
+      window.heldReads += 1;
+      set.call(this, (event) => gate.then(() => done.call(this, event)));
+    },
+  });
+}"""
 OF_ANSWERS = {
     "A",
     "BLOCKQUOTE",
@@ -171,6 +187,84 @@ def test_a_word_opens_the_token_that_wrote_it(chat: Any, server: Any) -> None:
     chat.locator(".inside .ledger-sum").wait_for()
     chat.keyboard.press("Escape")
     chat.locator(".growth li").first.wait_for()
+
+
+def begin(page: Any, text: str) -> dict[str, Any]:
+    """A new conversation with a message and its whole answer."""
+    page.evaluate("pellucid.views.chat.begin()")
+    set_params(page, max_tokens=8, seed=4)
+    say(page, text)
+    until_whole(page)
+    return page.evaluate("pellucid.views.chat.open.value")
+
+
+def choose(page: Any, conversation: str) -> None:
+    page.evaluate("id => void pellucid.views.chat.choose(id)", conversation)
+
+
+def test_a_slow_database_loses_nothing_that_was_said_meanwhile(chat: Any) -> None:
+    first = begin(chat, "Once upon a time")
+    chat.evaluate(HOLD_READS)
+    # Another tab has changed something: all is read again.
+    chat.evaluate(
+        "conversation => new BroadcastChannel('pellucid.chat').postMessage({ conversation })",
+        first["id"],
+    )
+    wait_until(chat, "window.heldReads === 1")
+    chat.evaluate("pellucid.views.chat.send('And then?', [])")
+    until_whole(chat)
+    chat.evaluate("pellucid.views.chat.begin()")
+    chat.evaluate("pellucid.views.chat.send('The old miller', [])")
+    second = chat.evaluate("pellucid.views.chat.open.value.id")
+    until_whole(chat)
+    choose(chat, first["id"])
+    chat.evaluate("window.answerReads()")
+    wait_until(chat, "id => pellucid.views.chat.open.value.id === id", first["id"])
+    assert (
+        chat.evaluate("pellucid.views.chat.branch.value.map(({ role }) => role)")
+        == [
+            "user",
+            "assistant",
+        ]
+        * 2
+    )
+    assert chat.evaluate(f"{LAST}.id === pellucid.views.chat.open.value.leaf")
+    choose(chat, second)
+    wait_until(chat, "id => pellucid.views.chat.open.value.id === id", second)
+    assert chat.evaluate("pellucid.views.chat.branch.value.length") == 2
+
+
+def test_an_answer_that_ends_while_its_conversation_is_read_is_whole(
+    chat: Any, server: Any
+) -> None:
+    other = begin(chat, "Once upon a time")
+    chat.evaluate("pellucid.views.chat.begin()")
+    gate = StepGate(server.engine, 2)
+    chat.evaluate("pellucid.views.chat.send('The old miller', [])")
+    asked = chat.evaluate("pellucid.views.chat.open.value.id")
+    wait_until(chat, f"{LAST}?.parts?.length === 1")
+    choose(chat, other["id"])
+    wait_until(chat, "id => pellucid.views.chat.open.value.id === id", other["id"])
+    chat.evaluate(HOLD_READS)
+    choose(chat, asked)
+    wait_until(chat, "window.heldReads === 1")
+    gate.open()
+    wait_until(chat, "Object.keys(pellucid.views.chat.answers.progress.value).length === 0")
+    chat.evaluate("window.answerReads()")
+    wait_until(chat, "id => pellucid.views.chat.open.value.id === id", asked)
+    assert chat.evaluate(f"{LAST}.status") == "whole"
+    assert chat.evaluate("pellucid.views.chat.branch.value.length") == 2
+
+
+def test_a_draft_stays_with_its_conversation(chat: Any) -> None:
+    first = begin(chat, "Once upon a time")
+    second = begin(chat, "The old miller")
+    chat.keyboard.press("/")
+    chat.keyboard.insert_text("half a")
+    choose(chat, first["id"])  # while the field still has the focus
+    wait_until(chat, "document.getElementById('say').value === ''")
+    choose(chat, second["id"])
+    wait_until(chat, "document.getElementById('say').value === 'half a'")
 
 
 def test_nothing_of_hostile_markdown_runs(chat: Any) -> None:

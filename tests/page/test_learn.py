@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from page.browser import wait_until
+from page.conftest import opened_page
 from page.screenshots import VIEWS
 from pellucid.observing.page_files import WEB_FOLDER
 from support.bundled import bundled_engine
@@ -138,6 +139,30 @@ def test_without_an_engine_recorded_runs_are_used_and_named(page: Any) -> None:
         assert page.locator(".recorded-badge", has_text=f"recorded: {engine}").count() == 1
     choice = page.evaluate("pellucid.settings.lessons.value")["choosing"]
     assert choice["result"]["tokens"][0]["candidates"][0][0] == " Paris"
+
+
+def test_a_guess_waits_for_the_recorded_runs(page: Any) -> None:
+    asked: list[Any] = []
+    page.route("**/traces/lessons.json", lambda route: asked.append(route))
+    page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
+    wait_until(page, "pellucid.source.status.value === 'ended'")
+    page.keyboard.press("1")
+    page.locator("form.phase .options button").nth(1).press("Enter")
+    page.get_by_role("button", name="running…").wait_for()
+    while not asked:
+        page.wait_for_timeout(20)
+    asked[0].continue_()
+    page.locator(".recorded-badge").wait_for()
+
+
+def test_a_guess_without_engine_and_recorded_run_says_so(browser: Any, server: Any) -> None:
+    with opened_page(browser, server, may_fail="Failed to load resource") as page:
+        page.route("**/traces/lessons.json", lambda route: route.abort())
+        page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
+        wait_until(page, "pellucid.source.status.value === 'ended'")
+        page.keyboard.press("1")
+        page.locator("form.phase .options button").nth(1).press("Enter")
+        page.locator(".why.trouble", has_text="no engine here, and no recorded run").wait_for()
 
 
 def test_a_typed_text_is_shown_in_the_tokens_of_the_model(page: Any, server: RunningServer) -> None:

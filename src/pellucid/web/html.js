@@ -7,4 +7,4 @@ import { h } from "preact";
 export const html = htm.bind(h);
 export { Fragment, h, render } from "preact";
 export { useEffect, useId, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-export { computed, effect, signal, untracked, useSignal } from "@preact/signals";
+export { batch, computed, effect, signal, untracked, useSignal } from "@preact/signals";

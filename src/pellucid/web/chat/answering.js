@@ -17,8 +17,10 @@ const MAX_SHARE = 4; // drawing an answer takes at most a part of the time that 
 export function createAnswers(session, { shelf, show, tell }) {
   /** What is said of answers that are written here, by message: their place in the queue, the prompt's progress. */
   const progress = signal(/** @type {Record<string, any>} */ ({}));
-  /** @type {Map<string, AbortController>} */
-  const stops = new Map();
+  /** Of answers that are written here, by message. @type {Map<string, {stop: AbortController, writer: Writer}>} */
+  const writing = new Map();
+  /** Answers that another tab writes: they go on here if it is closed. @type {Set<string>} */
+  const waiting = new Set();
 
   /** @param {string} id @param {any} value undefined: nothing */
   const setProgress = (id, value) => {
@@ -41,35 +43,40 @@ export function createAnswers(session, { shelf, show, tell }) {
       signal.addEventListener("abort", () => clearTimeout(timer));
     });
 
+  /** An answer is from now on one that is written here. @param {Message} message */
+  function begin(message) {
+    const own = { stop: new AbortController(), writer: new Writer(message, show, (now) => tell(shelf.keepMessage(now))) };
+    writing.set(message.id, own);
+    setProgress(message.id, {});
+    return own;
+  }
+
   /**
    * Writes an answer to its end, in as many calls as it takes.
    * @param {Conversation} conversation
-   * @param {Message} begun
+   * @param {ReturnType<typeof begin>} own
    * @param {Message[]} before
    */
-  async function write(conversation, begun, before) {
-    const stop = new AbortController();
-    stops.set(begun.id, stop);
-    const writer = new Writer(begun, show, (message) => tell(shelf.keepMessage(message)));
-    setProgress(begun.id, {});
+  async function write(conversation, { stop: { signal }, writer }, before) {
+    const { id } = writer.message;
     try {
       while (writer.message.status === "writing") {
         try {
-          await call(conversation, writer, before, stop.signal);
+          await call(conversation, writer, before, signal);
         } catch (error) {
           const { status } = /** @type {any} */ (error);
-          if (stop.signal.aborted) writer.end({ status: "stopped" });
+          if (signal.aborted) writer.end({ status: "stopped" });
           else if (status !== undefined && status !== 503) writer.end({ status: "failed", problem: messageOf(error) });
           else {
-            setProgress(begun.id, { isLost: true });
-            await serverIsBack(stop.signal);
-            if (stop.signal.aborted) writer.end({ status: "stopped" });
+            setProgress(id, { isLost: true });
+            await serverIsBack(signal);
+            if (signal.aborted) writer.end({ status: "stopped" });
           }
         }
       }
     } finally {
-      stops.delete(begun.id);
-      setProgress(begun.id, undefined);
+      writing.delete(id);
+      setProgress(id, undefined);
     }
   }
 
@@ -111,29 +118,37 @@ export function createAnswers(session, { shelf, show, tell }) {
 
   return {
     progress,
-    /** Whether an answer is written in this tab. @param {string} id */
-    isWriting: (id) => progress.value[id] !== undefined,
+    /** A message as it is now, if this tab writes it: what was kept of it is older. @param {Message} message */
+    newest: (message) => writing.get(message.id)?.writer.message ?? message,
     /** @param {Conversation} conversation @param {Message} message @param {Message[]} before */
-    write: (conversation, message, before) => void alone(message.id, () => write(conversation, message, before)),
+    write(conversation, message, before) {
+      const own = begin(message);
+      void alone(message.id, () => write(conversation, own, before));
+    },
     /** Goes on with an answer, once no other tab writes it. @param {Conversation} conversation @param {Message} message @param {Message[]} before */
-    resume(conversation, message, before) {
-      if (stops.has(message.id)) return;
-      alone(message.id, async () => {
-        const now = await shelf.message(message.id);
-        if (now?.status === "writing") await write(conversation, now, before);
+    async resume(conversation, { id }, before) {
+      if (writing.has(id) || waiting.has(id)) return;
+      waiting.add(id);
+      await alone(id, async () => {
+        waiting.delete(id);
+        const now = await shelf.message(id);
+        if (now?.status === "writing") await write(conversation, begin(now), before);
       });
     },
     /** @param {string} id */
-    stop: (id) => stops.get(id)?.abort(),
+    stop: (id) => writing.get(id)?.stop.abort(),
   };
 }
 
+/** Browsers have locks for pages of this machine and of https. */
+export const hasLocks = Boolean(navigator.locks);
+
 /**
- * Does something for a message when no other tab does. Browsers have locks for pages of this machine and of https; without them each tab does it.
+ * Does something for a message when no other tab does; without locks each tab does it.
  * @param {string} id
  * @param {() => Promise<void>} work
  */
-const alone = (id, work) => (navigator.locks ? navigator.locks.request(`pellucid.answer.${id}`, work) : work());
+const alone = (id, work) => (hasLocks ? navigator.locks.request(`pellucid.answer.${id}`, work) : work());
 
 /** An answer as it grows: drawn at the page's pace, kept more seldom. */
 class Writer {

@@ -22,6 +22,22 @@ function open() {
 }
 
 /**
+ * What was read of the shelf, but for what this tab has added, changed or removed since the read began.
+ * @template {{id: string}} T
+ * @param {T[]} read
+ * @param {T[]} before what the tab had when the read began
+ * @param {T[]} now what the tab has
+ * @returns {T[]} each id once
+ */
+export function reconciled(read, before, now) {
+  const known = new Set(before);
+  const changed = now.filter((each) => !known.has(each));
+  const here = new Set(now.map(({ id }) => id));
+  const touched = new Set([...changed, ...before.filter(({ id }) => !here.has(id))].map(({ id }) => id));
+  return [...changed, ...read.filter(({ id }) => !touched.has(id))];
+}
+
+/**
  * The shelf of this browser's conversations.
  * @param {(told: {conversation: string, message?: Message}) => void} onChange is told of what other tabs have changed; "": any conversation
  */
@@ -57,17 +73,22 @@ export function createShelf(onChange) {
       });
       tabs.postMessage({ conversation: conversation.id });
     },
-    /** Keeps a message as it is written; other tabs see it. @param {Message} message */
+    /** Keeps a message as it is written, unless its conversation was removed; other tabs see it. @param {Message} message */
     async keepMessage(message) {
-      await change("readwrite", (_, leaves) => leaves.put(message));
+      await change("readwrite", (shelf, leaves) => {
+        shelf.getKey(message.conversation).onsuccess = ({ target }) => {
+          if (/** @type {IDBRequest} */ (target).result !== undefined) leaves.put(message);
+        };
+      });
       tabs.postMessage({ conversation: message.conversation, message });
     },
     /** @param {string} conversation its id */
     async remove(conversation) {
-      const messages = await this.messages(conversation);
       await change("readwrite", (shelf, leaves) => {
         shelf.delete(conversation);
-        for (const { id } of messages) leaves.delete(id);
+        leaves.index("conversation").getAllKeys(conversation).onsuccess = ({ target }) => {
+          for (const id of /** @type {IDBRequest} */ (target).result) leaves.delete(id);
+        };
       });
       tabs.postMessage({ conversation });
     },

@@ -1,10 +1,10 @@
 // @ts-check
 // The chat's state and what can be done with it: conversations, messages and their branches; answers are written by answering.js.
 
-import { computed, signal } from "../html.js";
+import { batch, computed, signal } from "../html.js";
 import { messageOf } from "../state/api.js";
-import { createAnswers } from "./answering.js";
-import { createShelf } from "./shelf.js";
+import { createAnswers, hasLocks } from "./answering.js";
+import { createShelf, reconciled } from "./shelf.js";
 import { alternatives, asFile, branchTo, fromFile, newConversation, newestEnd, newId, newSeed, titleOf } from "./tree.js";
 
 /** What Chat remembers while other views are shown. @param {Session} session */
@@ -25,65 +25,107 @@ function createChat(session) {
   const inside = signal(/** @type {Inside} */ ({ what: "conversation", message: "", at: 0 }));
   const open = computed(() => conversations.value.find(({ id }) => id === openId.value) ?? null);
   const branch = computed(() => branchTo(messages.value, open.value?.leaf ?? ""));
-  const shelf = createShelf(({ conversation, message }) => {
-    if (message) {
-      if (conversation === openId.value) show(message);
-    } else tell(reload(conversation));
-  });
+  const shelf = createShelf(({ conversation, message }) => (message ? show(message) : tell(reload(conversation))));
+  /** The conversation that is open once it has been read, and what has changed of it since the read began. */
+  let opening = { id: "", changed: new Map() };
+  /** @type {Promise<void> | null} */
+  let started = null;
+  let turn = Promise.resolve();
   /** What goes wrong is said, not thrown. @param {Promise<any>} work */
   const tell = (work) => work.catch((error) => (problem.value = messageOf(error)));
 
   /** @param {Conversation[]} all */
   const sorted = (all) => all.sort((a, b) => b.changed - a.changed);
 
-  /** @param {Message} message of the open conversation */
+  /** Draws a message anew, if its conversation is open. @param {Message} message */
   function show(message) {
-    messages.value = new Map(messages.value).set(message.id, message);
+    if (message.conversation === openId.value) messages.value = new Map(messages.value).set(message.id, message);
+    else if (message.conversation === opening.id) opening.changed.set(message.id, message);
   }
 
-  const answers = createAnswers(session, {
-    shelf,
-    show(message) {
-      if (message.conversation === openId.value) show(message);
-    },
-    tell,
-  });
+  const answers = createAnswers(session, { shelf, show, tell });
+
+  /** Reads of the shelf run one after the other: no answer comes after a later one. @param {() => Promise<void>} read */
+  function inTurn(read) {
+    const done = turn.then(read);
+    turn = done.catch(() => {});
+    return done;
+  }
 
   /** Reads again what another tab has changed. @param {string} changed id of a conversation */
   async function reload(changed) {
-    const kept = await shelf.conversations();
-    const isNew = (/** @type {Conversation} */ { id, title }) => !title && !kept.some((each) => each.id === id);
-    conversations.value = sorted([...conversations.value.filter(isNew), ...kept]);
-    if (!open.value) await choose(conversations.value[0]?.id ?? "");
-    else if (changed === openId.value) {
-      const found = byId(await shelf.messages(changed));
-      for (const [id, message] of messages.value) if (answers.isWriting(id)) found.set(id, message);
-      messages.value = found;
-    }
+    await inTurn(async () => {
+      const before = conversations.value;
+      const read = await shelf.conversations();
+      const unkept = before.filter(({ id, title }) => !title && !read.some((each) => each.id === id));
+      conversations.value = sorted(reconciled([...unkept, ...read], before, conversations.value));
+      if (changed === openId.value) await reloadMessages();
+    });
+    if (!open.value && !opening.id) await openAny();
+  }
+
+  async function reloadMessages() {
+    const id = openId.value;
+    const before = [...messages.value.values()];
+    const read = await shelf.messages(id);
+    if (openId.value !== id) return;
+    messages.value = byId(reconciled(read.map(answers.newest), before, [...messages.value.values()]));
+    if (hasLocks) goOnWithAnswers(); // without locks it is not known whether the other tab still writes them
   }
 
   /** @param {Message[]} list */
   const byId = (list) => new Map(list.map((message) => [message.id, message]));
 
-  /** Opens a conversation; answers that nobody writes any more go on. @param {string} id "": none */
+  /** Opens a conversation once it has been read. @param {string} id */
   async function choose(id) {
-    openId.value = id;
-    inside.value = { what: "conversation", message: "", at: 0 };
-    messages.value = new Map();
-    if (!id) return;
-    const found = await shelf.messages(id);
-    if (openId.value !== id) return;
-    messages.value = byId(found);
-    for (const message of found) if (message.status === "writing") answers.resume(/** @type {Conversation} */ (open.value), message, branchTo(messages.value, message.parent));
+    const own = (opening = { id, changed: new Map() });
+    if (id === openId.value || !conversations.value.find((each) => each.id === id)?.leaf) return opened(id, []); // nothing is to be read
+    return inTurn(async () => {
+      if (opening !== own) return;
+      try {
+        const read = await shelf.messages(id);
+        if (opening === own) opened(id, read);
+      } finally {
+        if (opening === own) opening = { id: "", changed: new Map() };
+      }
+    });
   }
 
-  /** Changes the open conversation. @param {Partial<Conversation>} fields @param {Message[]} added */
-  function change(fields, added = []) {
+  /** @param {string} id @param {Message[]} read */
+  function opened(id, read) {
+    batch(() => {
+      inside.value = { what: "conversation", message: "", at: 0 };
+      if (id !== openId.value) messages.value = new Map([...byId(read.map(answers.newest)), ...opening.changed]);
+      openId.value = id;
+    });
+    opening = { id: "", changed: new Map() };
+    goOnWithAnswers();
+  }
+
+  /** The newest conversation, or an empty one. */
+  const openAny = () => (conversations.value.length ? choose(conversations.value[0].id) : begin());
+
+  /** An empty conversation with the settings of the open one. */
+  function begin() {
+    const empty = conversations.value.find(({ leaf, title }) => !leaf && !title);
+    const made = empty ?? newConversation(open.value ?? undefined);
+    if (!empty) conversations.value = [made, ...conversations.value];
+    return choose(made.id);
+  }
+
+  /** Answers that nobody writes any more go on. */
+  function goOnWithAnswers() {
     const now = open.value;
     if (!now) return;
-    const changed = { ...now, ...fields };
-    conversations.value = sorted(conversations.value.map((each) => (each.id === now.id ? changed : each)));
-    if (added.length) messages.value = new Map([...messages.value, ...added.map((message) => /** @type {[string, Message]} */ ([message.id, message]))]);
+    for (const message of messages.value.values()) if (message.status === "writing") tell(answers.resume(now, message, branchTo(messages.value, message.parent)));
+  }
+
+  /** Changes a conversation. @param {Partial<Conversation>} fields @param {Message[]} added to it, if it is the open one @param {Conversation | null} of */
+  function change(fields, added = [], of = open.value) {
+    if (!of) return;
+    const changed = { ...of, ...fields };
+    conversations.value = sorted(conversations.value.map((each) => (each.id === of.id ? changed : each)));
+    if (added.length) messages.value = new Map([...messages.value, ...byId(added)]);
     tell(shelf.keep(changed, added));
   }
 
@@ -102,26 +144,26 @@ function createChat(session) {
     answers.write(/** @type {Conversation} */ (open.value), made, branchTo(messages.value, parent));
   }
 
+  async function start() {
+    await tell(reload(""));
+    if (!open.value) begin(); // the shelf cannot be read
+    isReady.value = true;
+  }
+
   const chat = {
     conversations, open, messages, branch, problem, isReady, inside, answers,
     /** Reads the shelf, once. */
-    async start() {
-      if (isReady.value) return;
-      await tell(reload(""));
-      isReady.value = true;
-      if (!open.value) chat.begin();
-    },
+    start: () => (started ??= start()),
     /** @param {string} id */
-    choose: (id) => tell(choose(id)),
-    /** An empty conversation with the settings of the open one. */
-    begin() {
-      const empty = conversations.value.find(({ leaf, title }) => !leaf && !title);
-      const made = empty ?? newConversation(open.value ?? undefined);
-      if (!empty) conversations.value = [made, ...conversations.value];
-      tell(choose(made.id));
-    },
+    choose: (id) => void tell(choose(id)),
+    begin: () => void tell(begin()),
     /** @param {Partial<Conversation>} fields */
     set: (fields) => change(fields),
+    /** Keeps what somebody has begun to write, in a conversation that need not be open any more. @param {string} id @param {string} draft */
+    keepDraft(id, draft) {
+      const of = conversations.value.find((each) => each.id === id);
+      if (of && of.draft !== draft) change({ draft }, [], of);
+    },
     /** Sends what somebody wrote. @param {string} text @param {TextFile[]} files @param {string} [parent] another place than the end: an edit */
     send(text, files, parent = open.value?.leaf ?? "") {
       if (!open.value?.title) change({ title: titleOf(text || files[0]?.name || "") });
@@ -154,9 +196,9 @@ function createChat(session) {
     async remove(id) {
       for (const each of id === openId.value ? messages.value.values() : []) answers.stop(each.id);
       conversations.value = conversations.value.filter((each) => each.id !== id);
-      await tell(shelf.remove(id));
-      if (id === openId.value) chat.choose(conversations.value[0]?.id ?? "");
-      if (conversations.value.length === 0) chat.begin();
+      const removed = tell(shelf.remove(id));
+      if (!open.value) await tell(openAny());
+      await removed;
     },
     /** A file with one conversation, or with all. @param {string} [id] */
     async exported(id) {
@@ -168,7 +210,8 @@ function createChat(session) {
       problem.value = "";
       const all = fromFile(text);
       for (const [conversation, its] of all) await shelf.keep(conversation, its);
-      conversations.value = sorted([...all.map(([conversation]) => conversation), ...conversations.value]);
+      const kept = all.map(([conversation]) => conversation);
+      conversations.value = sorted(reconciled(conversations.value, [], kept)); // another tab's news may have brought some of them
       if (all.length) chat.choose(all[0][0].id);
     },
     /** @param {Promise<any>} work */

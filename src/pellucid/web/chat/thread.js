@@ -183,12 +183,13 @@ export function Composer({ chat }) {
   const problem = useSignal("");
   const writing = chat.branch.value.at(-1);
   const isWriting = writing?.status === "writing";
-  useEffect(() => {
+  useLayoutEffect(() => {
     text.value = open?.draft ?? "";
     files.value = [];
+    return () => open && chat.keepDraft(open.id, text.value);
   }, [open?.id]);
   const send = () => {
-    if (isWriting || (!text.value.trim() && !files.value.length)) return;
+    if (!open || isWriting || (!text.value.trim() && !files.value.length)) return;
     chat.send(text.value, files.value);
     text.value = "";
     files.value = [];

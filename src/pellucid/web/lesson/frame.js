@@ -9,9 +9,10 @@ import { ENDED } from "../state/store.js";
 
 /**
  * @param {{session: Session, step: Lesson, number: string, progress: Progress, recorded: any,
- *   onChange: (change: Progress) => void, onNext: () => void}} props `recorded`: the numbers of a recorded run
+ *   whenRead: Promise<any>, onChange: (change: Progress) => void, onNext: () => void}} props `recorded`: the numbers of a recorded run, once they have been read;
+ *   `whenRead`: those of all steps, {} if there are none
  */
-export function StepFrame({ session, step, number, progress, recorded, onChange, onNext }) {
+export function StepFrame({ session, step, number, progress, recorded, whenRead, onChange, onNext }) {
   const isRunning = useSignal(false);
   const problem = useSignal("");
   const runs = useSignal(0); // since the step was opened
@@ -35,16 +36,19 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
     }
     isRunning.value = false;
   };
-  const replay = () => {
+  const replay = (/** @type {any} */ of) => {
     problem.value = "";
-    show({ result: recorded.result, isRecorded: true, when: recorded.when, engine: recorded.engine });
+    show({ result: of.result, isRecorded: true, when: of.when, engine: of.engine });
   };
-  const prefersRecorded = recorded && (step.isAboutMeaning || !canRun);
+  const prefersRecorded = () => step.isAboutMeaning || !session.source.canRun;
   /** @param {string} given */
-  const guess = (given) => {
+  const guess = async (given) => {
     onChange({ predicted: given });
-    if (prefersRecorded) replay();
-    else if (canRun) run();
+    isRunning.value = true;
+    const { [step.id]: found } = await whenRead;
+    isRunning.value = false;
+    if (found && prefersRecorded()) replay(found);
+    else if (session.source.canRun) await run();
     else problem.value = "there is no engine here, and no recorded run";
   };
   const isDone = checked !== undefined;
@@ -59,10 +63,10 @@ export function StepFrame({ session, step, number, progress, recorded, onChange,
       ${predicted !== undefined && html`<div class="phase">
         <h3>2 see</h3>
         <div class="row">
-          ${(canRun || !recorded) && html`<button class=${prefersRecorded || result ? "" : "primary"} disabled=${isRunning.value || !canRun} onClick=${run}>
+          ${(canRun || !recorded) && html`<button class=${(recorded && prefersRecorded()) || result ? "" : "primary"} disabled=${isRunning.value || !canRun} onClick=${run}>
             ${isRunning.value ? "running…" : result && !progress.isRecorded ? "Run it again" : step.action}
           </button>`}
-          ${recorded && (!canRun || problem.value || step.isAboutMeaning) && html`<button onClick=${replay}>Use the recorded run</button>`}
+          ${recorded && (!canRun || problem.value || step.isAboutMeaning) && html`<button onClick=${() => replay(recorded)}>Use the recorded run</button>`}
           ${progress.isRecorded && html`<span class="chip recorded-badge">recorded: ${progress.engine}, ${progress.when?.slice(0, 10)}</span>`}
         </div>
         ${problem.value && html`<p class="why trouble"><b>That did not run:</b> ${problem.value}.</p>`}

@@ -50,7 +50,7 @@ export function View({ session }) {
       ${chat.problem.value && html`<${Why} trouble lead="This browser could not do it.">${chat.problem.value}<//>`}
       ${branch.length === 0 &&
       html`<div class="empty begin"><p>Ask something. Answers are this engine's own, and nothing of them is hidden: a click on a word shows what else the model could have said.</p>
-        <div class="examples">${EXAMPLES.map((text) => html`<button class="chip" disabled=${!chat.isReady.value || !session.source.isLive} onClick=${() => chat.send(text, [])}>${text}</button>`)}</div></div>`}
+        <div class="examples">${EXAMPLES.map((text) => html`<button class="chip" disabled=${!chat.open.value || !session.source.isLive} onClick=${() => chat.send(text, [])}>${text}</button>`)}</div></div>`}
       <${Thread} chat=${chat} session=${session} />
       ${session.source.isLive ? html`<${Composer} chat=${chat} />` : html`<${NeedsServer} session=${session} what="chatting" />`}
     </section>

@@ -1,7 +1,7 @@
 // @ts-check
 // Learn: eight steps, a challenge, the corrected numbers and a record, each step run on the engine or shown from a recorded run.
 
-import { html, useEffect, useSignal } from "../html.js";
+import { html, useMemo, useSignal } from "../html.js";
 import { attention } from "../lesson/attention.js";
 import { choosing } from "../lesson/choosing.js";
 import { Corrections, Questions } from "../lesson/corrections.js";
@@ -63,7 +63,8 @@ export function View({ session }) {
         step=${step}
         number=${STEPS.indexOf(step) < NUMBERED ? `step ${STEPS.indexOf(step) + 1} of ${NUMBERED}` : "challenge"}
         progress=${all[step.id] ?? {}}
-        recorded=${recorded.value?.[step.id]}
+        recorded=${recorded.read.value[step.id]}
+        whenRead=${recorded.whenRead}
         onChange=${change}
         onNext=${next}
       />`}
@@ -79,15 +80,15 @@ function firstOpen(all) {
   return STEPS.find((step) => all[step.id]?.checked === undefined)?.id ?? "record";
 }
 
-/** The numbers of recorded runs, for where no engine can run: by step. */
+/** The numbers of recorded runs, for where no engine can run: by step, {} as long as none are read or if there are none. */
 function useRecorded() {
-  const found = useSignal(/** @type {any} */ (null));
-  useEffect(() => {
-    fetch(fileUrl("traces/lessons.json")).then(async (reply) => {
-      if (reply.ok) found.value = await reply.json();
-    }, () => {});
+  const read = useSignal(/** @type {Record<string, any>} */ ({}));
+  const whenRead = useMemo(async () => {
+    const reply = await fetch(fileUrl("traces/lessons.json")).catch(() => null);
+    if (reply?.ok) read.value = await reply.json().catch(() => ({}));
+    return read.value;
   }, []);
-  return found;
+  return { read, whenRead };
 }
 
 /** What was predicted, run and answered: it stays in this browser and can be printed. @param {{steps: Lesson[], all: Record<string, Progress>, onForget: () => void}} props */
