@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, default, help_text in (
         ("--cluster-requests", 150, "that two replicas answer"),
         ("--cluster-streams", 40, "in the middle of which replicas are killed"),
-        ("--requests", 4_000, "that an engine serves, one after another"),
+        ("--requests", 2_500, "that an engine serves, one after another"),
         ("--clients", 12, "that stream at a time"),
         ("--load-seconds", 0, "that they go on; 0: two requests each"),
         ("--idle-streams", 40, "that are held"),

@@ -3,8 +3,10 @@
 import pytest
 
 from pellucid.server.page import estimate_routes
+from pellucid.shapes import SHAPES
 from support.bundled import bundled_engine
 from support.http_server import RunningServer, running_server
+from support.tiny_shape import TINY_SHAPE
 
 
 def test_the_loaded_model_on_this_machine(server: RunningServer) -> None:
@@ -79,9 +81,10 @@ DEFAULTS = {
 
 
 def test_what_is_left_out_has_its_default_and_what_is_given_has_limits(
-    server: RunningServer,
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = "/v1/estimate?shape=qwen2.5-0.5b&machine=h100-80g"
+    monkeypatch.setitem(SHAPES, "tiny", TINY_SHAPE)  # type: ignore[call-overload]
+    path = "/v1/estimate?shape=tiny&machine=h100-80g"
     given = "".join(f"&{name}={default}" for name, (default, *_) in DEFAULTS.items())
     assert server.get(path + given).json == server.get(path).json
     for name, (_, low, high) in DEFAULTS.items():
@@ -89,7 +92,7 @@ def test_what_is_left_out_has_its_default_and_what_is_given_has_limits(
             whole = f"{value:.0f}" if value == round(value) else value
             assert server.get(f"{path}&{name}={whole}").status == status, (name, value)
     limits = "&bandwidth=1&flops=1&memory_bytes=1e18"
-    assert server.get(f"/v1/estimate?shape=qwen2.5-0.5b{limits}").json["machine"] == {
+    assert server.get(f"/v1/estimate?shape=tiny{limits}").json["machine"] == {
         "name": "given",
         "provenance": "E",
         "bandwidth_bytes_per_second": 1.0,

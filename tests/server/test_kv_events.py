@@ -88,7 +88,7 @@ def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
     always, sometimes = KVEventReader(), KVEventReader()
     always.read(*log.first())
     rng, num_orphans = random.Random(5), 0
-    for number, text in zip(range(80), draw_texts(3), strict=False):
+    for number, text in zip(range(50), draw_texts(3), strict=False):
         salt = "mine" if number % 7 == 0 else None
         # Both compute the same blocks, and one block of each pair is found; those behind it may be the other's.
         for num_tokens in (3, 30):

@@ -9,7 +9,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -341,28 +341,36 @@ class _Kinds:
 
 def metadata_of(published: Published, shapes: Mapping[str, tuple[int, ...]]) -> GgufMetadata:
     """The metadata of the file, for a family to read facts from."""
+    dialect = dialect_of(published.architecture)
+    stored = dialect.stored_tensors(shapes)
+    usual = {theirs: ours for ours, theirs in stored.items()}
+    factors = {
+        name: list(_rope_factors(published, name, shape[0]))
+        for name, shape in shapes.items()
+        if name.startswith("rope_f")
+    }
+    tensors_alone = GgufMetadata(
+        JsonObject(Path("published"), {}),
+        published.architecture,
+        {usual.get(name, name): shape for name, shape in shapes.items()},
+        factors,
+        published.stored_architecture,
+        stored_tensors=stored,
+    )
+    return with_keys(tensors_alone, published)
+
+
+def with_keys(metadata: GgufMetadata, published: Published) -> GgufMetadata:
+    """The metadata with the keys of `published`, which says nothing else about tensors."""
     prefix = f"{published.stored_architecture}."
     values = {
         key: given[1]
         for key, given in published.kv.items()
         if len(given) > 1 and key.startswith((prefix, "tokenizer."))
     }
-    dialect = dialect_of(published.architecture)
-    stored = dialect.stored_tensors(shapes)
-    factors = {
-        name: list(_rope_factors(published, name, shape[0]))
-        for name, shape in shapes.items()
-        if name.startswith("rope_f")
-    }
-    return GgufMetadata(
-        JsonObject(Path("published"), values),
-        published.architecture,
-        {{theirs: ours for ours, theirs in stored.items()}.get(n, n): s for n, s in shapes.items()},
-        factors,
-        published.stored_architecture,
-        dialect.stored_keys(values, prefix),
-        stored,
-    )
+    stored_keys = dialect_of(published.architecture).stored_keys(values, prefix)
+    own = JsonObject(metadata.values.path, values)
+    return replace(metadata, values=own, stored_keys=stored_keys)
 
 
 def _rope_factors(published: Published, name: str, count: int) -> Iterator[float]:

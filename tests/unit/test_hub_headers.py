@@ -87,9 +87,9 @@ def test_a_directory(
 
 
 def llama3_gguf(folder: Path, add: Callable[[GGUFWriter], None] | None = None) -> Path:
-    """With a tensor that is a fact, and 20 MB of weights."""
+    """With a tensor that is a fact, and 5 MB of weights."""
     folder.mkdir()
-    directory = write_checkpoint(folder / "hf", "llama3", config_overrides={"vocab_size": 80_000})
+    directory = write_checkpoint(folder / "hf", "llama3", config_overrides={"vocab_size": 20_000})
     return write_gguf(folder / "tiny-F32.gguf", directory, edit=add)
 
 
@@ -119,7 +119,7 @@ def test_all_parts_of_a_split_file(hub: FakeHub, tmp_path: Path) -> None:
     writer = GGUFWriter(second, "llama")
     writer.add_uint16("split.no", 1)
     writer.add_uint16("split.count", 2)
-    writer.add_tensor("blk.0.attn_rot_embd.weight", np.ones(4_000_000, np.float32))
+    writer.add_tensor("blk.0.attn_rot_embd.weight", np.ones(1_000_000, np.float32))
     finish(writer)
     hub.files = {f"F32/{part.name}": part.read_bytes() for part in (first, second)}
     assert opened(MODEL) == opened_here(first)

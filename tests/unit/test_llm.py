@@ -41,8 +41,8 @@ def alone(prompt: list[int], params: SamplingParams) -> list:
 
 
 def test_a_long_list_is_added_as_places_become_free(llm: LLM) -> None:
-    prompts = [[1 + i % 31, 1 + i // 31] for i in range(200)]
-    all_params = [SamplingParams(max_tokens=1 + i % 5, seed=i, n=1 + i % 2) for i in range(200)]
+    prompts = [[1 + i % 31, 1 + i // 31] for i in range(60)]
+    all_params = [SamplingParams(max_tokens=1 + i % 5, seed=i, n=1 + i % 2) for i in range(60)]
     most, step = 0, llm.engine.step
 
     def watched():
@@ -134,7 +134,7 @@ def test_answers_that_are_ranked_cannot_be_streamed(llm: LLM) -> None:
 
 
 def test_threads_share_one_engine(llm: LLM) -> None:
-    prompts = [[[1 + thread, 1 + i] for i in range(30)] for thread in range(4)]
+    prompts = [[[1 + thread, 1 + i] for i in range(10)] for thread in range(4)]
     params = SamplingParams(max_tokens=6, seed=3)
     outputs: dict[int, list] = {}
 

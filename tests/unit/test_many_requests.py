@@ -86,11 +86,11 @@ def num_objects() -> int:
 def test_many_requests(request: pytest.FixtureRequest) -> None:
     num_requests = request.config.getoption("requests")
     engine = fake_engine(
-        num_kv_blocks=24, block_size=16, max_num_seqs=64, max_num_batched_tokens=BUDGET
+        num_kv_blocks=16, block_size=16, max_num_seqs=64, max_num_batched_tokens=BUDGET
     )
     watched = Budgeted(engine)
     requests = arrivals(random.Random(0))
-    warm_up = traced = num_requests // 5
+    warm_up, traced = num_requests // 5, num_requests // 3
 
     serve(engine, requests, warm_up)
     before = num_objects()

@@ -109,16 +109,23 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: FakeHub) -> None:
 # -- short names -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def four_bit_files(hub: FakeHub, tmp_path: Path) -> None:
-    """The hub has two files in four bits, of 8 and 4 MB of weights, and one in eight."""
-    hub.files = {".gitattributes": b""}
+@pytest.fixture(scope="module")
+def in_four_bits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Two files in four bits, of 8 and 4 MB of weights, and one in eight."""
+    folder, files = tmp_path_factory.mktemp("files"), {}
     for tag, vocab_size in (("Q4_K_M", 32_000), ("IQ4_XS", 16_000), ("Q8_0", 100)):
         directory = write_checkpoint(
-            tmp_path / tag, "llama", config_overrides={"vocab_size": vocab_size}
+            folder / tag, "llama", config_overrides={"vocab_size": vocab_size}
         )
-        path = write_gguf(tmp_path / f"Qwen3-0.6B-{tag}.gguf", directory)
-        hub.files = {**hub.files, path.name: path.read_bytes()}
+        path = write_gguf(folder / f"Qwen3-0.6B-{tag}.gguf", directory)
+        files[path.name] = path.read_bytes()
+    return files
+
+
+@pytest.fixture
+def four_bit_files(hub: FakeHub, in_four_bits: dict[str, bytes]) -> None:
+    """The hub has them."""
+    hub.files = {".gitattributes": b"", **in_four_bits}
 
 
 GIB = 1 << 30

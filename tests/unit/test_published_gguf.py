@@ -1,6 +1,7 @@
 """The headers of published GGUF files: the facts that are read, or the sentence of refusal, one golden line each."""
 
 import dataclasses
+import functools
 import os
 import re
 from pathlib import Path
@@ -14,13 +15,14 @@ from pellucid.loading.gguf_config import read_gguf_config
 from pellucid.loading.hf_config import read_model_config
 from pellucid.loading.open_model import open_stored_model
 from pellucid.memory.memory_plan import plan_weights
-from pellucid.models.gguf_metadata import with_widths_of_tensors
+from pellucid.models.gguf_metadata import GgufMetadata, with_widths_of_tensors
 from support.published import (
     FOLDER,
     Published,
     metadata_of,
     published_names,
     read_published,
+    with_keys,
     write_published,
 )
 from support.published_configs import facts_line
@@ -178,11 +180,19 @@ def most_keys_of_each_architecture() -> list[str]:
     return sorted({read_published(name).architecture: name for name in by_length}.values())
 
 
+@functools.cache
+def own_metadata(name: str) -> GgufMetadata:
+    published = read_published(name)
+    return metadata_of(
+        published, {each: shape for each, (_, shape) in published.all_tensors.items()}
+    )
+
+
 def facts_of(name: str, published: Published | None = None) -> ModelConfig:
     """The facts of the file, perhaps with other keys."""
-    whole = read_published(name)
-    shapes = {each: shape for each, (_, shape) in whole.all_tensors.items()}
-    metadata = metadata_of(whole if published is None else published, shapes)
+    metadata = own_metadata(name)
+    if published is not None:
+        metadata = with_keys(metadata, published)
     return read_gguf_config(with_widths_of_tensors(metadata)[0])
 
 

@@ -132,7 +132,7 @@ def all_alike(rng: random.Random) -> int:
 def hit_rate(
     num_replicas: int, draw: Draw, choose: Callable[[Router, str, Sequence[int]], int]
 ) -> float:
-    """The share of the blocks of 3,000 prompts that were found: 40 beginnings of 20 blocks. All replicas together have
+    """The share of the blocks of 1,500 prompts that were found: 40 beginnings of 20 blocks. All replicas together have
     blocks for 30 beginnings. 12 requests are under way at a time.
 
     Args:
@@ -146,7 +146,7 @@ def hit_rate(
         for own in range(num_replicas)
     ]
     num_found = num_blocks = 0
-    for index in range(3000):
+    for index in range(1500):
         prefix = draw(rng)
         keys = [prefix * 100 + block for block in range(20)]
         keys += [10_000 + index * 10 + block for block in range(rng.randrange(4))]

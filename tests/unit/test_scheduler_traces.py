@@ -274,7 +274,7 @@ class Trace:
             wanted = len(beams.requests) if beams.expected[0] else 1
             if alive and len(beams.delivered) == wanted:
                 beams.advance(scheduler)
-        self.check_in_step()
+                self.check_in_step()
 
     def note(self, output: SchedulerOutput) -> None:
         """Notes a decision, and checks that each log-probability of a prompt is asked for once."""

@@ -220,7 +220,7 @@ class CountedTokens(list[int]):
 @pytest.mark.parametrize("has_drafts", [False, True])
 def test_a_long_answer_is_not_copied_for_each_token(has_drafts: bool, logprobs: int | None) -> None:
     """Its grammar and its budget follow it token by token."""
-    num_tokens = 400
+    num_tokens = 200
 
     class Drafts(Proposer):
         def propose(
