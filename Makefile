@@ -189,10 +189,11 @@ endif
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
 $(COVERAGE)/commit: | $(VENV)/.mutants
 	mkdir -p $(@D)
+	git rev-parse HEAD > $@.begun
 	COVERAGE_FILE=$(@D)/.coverage $(BIN)/python -m pytest -vv $(PARALLEL) --cov=pellucid --cov-context=test \
 	  --cov-report= --durations=0 $(addprefix --ignore=tests/,oracle device integrations page hostile real cluster) \
 	  > $(@D)/durations || tail -20 $(@D)/durations
-	git rev-parse HEAD > $@
+	mv $@.begun $@
 
 # make answers OUT=before.jsonl on one commit, make answers COMPARE=before.jsonl on another
 answers: $(VENV)/.dev

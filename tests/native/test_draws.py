@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pellucid.backends.cpu.program_decoder import native_draws
-from pellucid.backends.drawing import DrawTable
+from pellucid.backends.drawing import DrawTable, TokenIds
 from pellucid.backends.native import (
     Draw,
     Program,
@@ -132,6 +132,7 @@ def test_drafts_count_as_text() -> None:
         request = make_request(rng, vocab_size, params)
         state = RequestState(request.started())
         own = RequestDraws(state, vocab_size)
+        texts: list[TokenIds | None] = []
         for _ in range(3):  # steps, whose tokens overwrite the drafts of those before
             drafts = rng.integers(vocab_size, size=4).tolist()
             start, known = len(request.prompt_token_ids), len(request.output_token_ids)
@@ -146,6 +147,9 @@ def test_drafts_count_as_text() -> None:
             wanted = [defined(logits[i], request, drafts[:i]) for i in range(5)]
             assert draw_natively(logits, native_draws(table)) == wanted
             request.output_token_ids += rng.integers(vocab_size, size=3).tolist()
+            texts += table.texts
+        # A step writes into the text of the one before: a long answer is not copied at each of its tokens.
+        assert len({id(text.base) for text in texts if text is not None}) < 5
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from pellucid import async_engine
 from pellucid.engine import request_maker, step_recorder
 from pellucid.execution import block_directory, block_server, fetch_policy
 from pellucid.inputs.config import PRIORITY_SECONDS
+from pellucid.loading import gguf_tokenizer
 from pellucid.memory import engine_plan
+from pellucid.observing import event_feed
 from pellucid.scheduling import recurrent_states, state_pool
+from pellucid.server import fields, http_protocol, json_bounds
+from pellucid.server.kv_events import event_log
+from pellucid.server.page import compare_routes
+from pellucid.speculation import draft_policy
 
 DOCS = Path(__file__).parents[2] / "docs"
 MIB = 1 << 20
@@ -32,6 +39,14 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("scale", {30: "again after half a minute"}[fetch_policy.TRIAL_SECONDS]),
         ("scheduling", f"`arrival_time + {PRIORITY_SECONDS:g} s * priority`"),
         ("server", f"its last {step_recorder.NUM_LAST_STEPS} steps"),
+        ("server", f"after a reply, {http_protocol.LINGER_SECONDS:g} s for the rest"),
+        ("server", f"that run or wait | {async_engine.DEFAULT_MAX_REQUESTS:,}, of one call"),
+        ("server", f"{json_bounds.MAX_DEPTH} levels; {fields.MAX_FIELDS:,} fields"),
+        ("server", f"still kept (up to {event_feed.DEFAULT_CAPACITY:,}"),
+        ("scale", f"keeps {event_log.MAX_BATCHES:,} batches"),
+        ("page-data", f"first {compare_routes.MAX_SECONDS_BEFORE_REPEATING:g} s"),
+        ("speculation", f"{100 * draft_policy.MAX_LOSS_SHARE:g} % of the time since then"),
+        ("gguf", f"at most {gguf_tokenizer._MAX_SCORED_CHARACTERS} characters"),
         ("engine", f"at most {request_maker.MAX_CACHE_SALT} characters"),
         ("scheduling", f"{request_maker.MIN_WEIGHT:g} to {request_maker.MAX_WEIGHT:g}"),
     ],

@@ -7,35 +7,43 @@ import json
 import os
 import random
 import re
+import time
+import resource
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
+import pytest
 from changes import Change, changes
 from coverage import CoverageData
+from trials import QUIET, Trials
 
 LISTED = json.loads(Path(__file__).with_name("equal.json").read_text())
 EQUAL = {(it["file"], it["line"], it["change"]) for it in LISTED}
-NOT_RUN_HERE = re.compile("csrc/.*(neon|amx)")
+NOT_RUN_HERE = re.compile("csrc/.*(neon|amx)|.*/backends/torch/")
 MEASURED = Path("../coverage")  # a run of all tests: .coverage, durations, commit
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
-PY_COMPILE = [sys.executable, "-m", "py_compile"]  # also for the cache, which knows seconds only
 NINJA = ["ninja", "-C", "build/checked"]
 CTEST = ["ctest", "--test-dir", "build/checked", "--stop-on-failure"]
+NATIVE = [sys.executable, "-m", "pytest", *QUIET, "tests/native"]
 DURATION = r"^([\d.]+)s (\w+) +(.+?\.py)(.*)$"
-NUM_QUICK = 25  # tests of the first process, in which nearly all mistakes are noticed
-MAX_SECONDS = 180.0  # of tests for one mistake
+NUM_FIRST = 2  # tests of each file, which are shown a mistake before the others
+MAX_SECONDS = float(os.environ.get("MAX_SECONDS", 6.0))  # of tests for one mistake, as they were measured
 
 
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout
 
 
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 class CoveringTests:
-    """Which tests run a line, by a run that may be some commits old: a line is known by its text. A file of tests
-    that has changed since stands for its tests, and a new one is shown every mistake.
+    """Which tests run a line, by a run that may be some commits old: a line is known by its text. Of a file of tests
+    that has changed since, all are taken.
     """
 
     def __init__(self) -> None:
@@ -44,11 +52,11 @@ class CoveringTests:
         self._commit = (MEASURED / "commit").read_text().strip()
         changed = git("diff", "--name-only", self._commit, "--", "tests/**/test_*.py")
         self._changed = set(changed.splitlines())
-        self._seconds, self._set_up = Counter[str](), Counter[str]()  # of tests; of their files
+        self.seconds, self._set_up = Counter[str](), Counter[str]()  # of tests; of their files
         durations = (MEASURED / "durations").read_text()
         for seconds, phase, file, test in re.findall(DURATION, durations, re.MULTILINE):
-            self._seconds[file if file in self._changed else file + test] += float(seconds)
-            self._set_up[file] += float(seconds) * (phase == "setup")
+            self.seconds[file + test] += float(seconds)
+            self._set_up[file] = max(self._set_up[file], float(seconds) * (phase == "setup"))
         self._by_text = functools.cache(self._contexts)
 
     def _contexts(self, path: str) -> dict[str, set[str]]:
@@ -58,49 +66,48 @@ class CoveringTests:
             by_text[" ".join(text.split())].update(by_line.get(line, ()))
         return by_text
 
-    def of_line(self, path: str, text: str) -> set[str]:
-        """Those of the whole file where the line is new or runs on import; none where no test runs it."""
-        if not path.endswith(".py"):
-            return {it for it in self._seconds if it.startswith("tests/native")}
+    def of_line(self, path: str, text: str, collected: Container[str]) -> tuple[list[str], bool]:
+        """And whether it runs on import: then, and where it is new, tests of the whole source are taken."""
         contexts = self._by_text(path).get(text, {""})
         if contexts == {""}:
-            contexts = set().union(*self._by_text(path).values())
-        ran = {it.rpartition("|")[0] for it in contexts - {""}}
-        now = {file if (file := it.partition("::")[0]) in self._changed else it for it in ran}
-        folders = {Path(it).parent for it in self._set_up if ran}  # others were not measured
-        new = {it for it in self._changed - self._set_up.keys() if Path(it).parent in folders}
-        return {it for it in now | new if Path(it.partition("::")[0]).exists()}
+            contexts = {"", *itertools.chain(*self._by_text(path).values())}
+        tests = {it.rpartition("|")[0] for it in contexts - {""}}
+        changed = {file_of(it) for it in tests} & self._changed
+        tests |= {it for it in collected if file_of(it) in changed}
+        return self._in_order(path, tests & collected), "" in contexts
 
-    def commands(self, tests: set[str]) -> list[tuple[float, list[str]]]:
-        """What runs in one process after another, the quickest tests first, and for how many seconds at most."""
-        cost = {it: self._seconds[it] + self._set_up[it.partition("::")[0]] for it in tests}
-        order = sorted(tests, key=lambda it: (cost[it], it))
-        until = itertools.accumulate(self._seconds[it] for it in order)
-        taken = [it for it, seconds in zip(order, until, strict=True) if seconds < MAX_SECONDS]
-        stages = [it for it in (taken[:NUM_QUICK], taken[NUM_QUICK:]) if it]
-        return [(3 * sum(map(cost.get, it)) + 60, [*PYTEST, *it]) for it in stages]
-
-
-def what_fails(limit: float, command: list[str]) -> str | None:
-    """The test that fails, or else the command."""
-    # A loop without an end stops by its processor time, which other work does not lengthen.
-    waits = limit * max(1, os.getloadavg()[0])
-    limited = ["timeout", "--kill-after=9", str(waits), "prlimit", f"--cpu={limit:.0f}", *command]
-    with Path("output").open("w+") as output:  # a pipe would wait for what tests leave behind
-        status = subprocess.run(limited, stdout=output, stderr=output, check=False).returncode
-        output.seek(0)
-        test = re.search(r"(?m)^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output.read())
-    return (test[1] if test else " ".join(command[:3])) if status else None
+    def _in_order(self, path: str, tests: set[str]) -> list[str]:
+        """As many as their time allows: first those of files whose names have words of the path, and some of each
+        other file.
+        """
+        cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
+        by_file = defaultdict[str, list[str]](list)
+        for test in sorted(tests, key=lambda it: (cost[it], it)):
+            by_file[file_of(test)].append(test)
+        words = set(re.split(r"\W|_", path.removeprefix("src/pellucid/")))
+        shared = {it: len(words.intersection(Path(it).stem.split("_"))) for it in by_file}
+        early = {it for file in by_file for it in by_file[file][: None if shared[file] else NUM_FIRST]}
+        order = sorted(tests, key=lambda it: (it not in early, cost[it], it))
+        until = itertools.accumulate(self.seconds[it] + 0.01 for it in order)
+        taken = [it for it, spent in zip(order, until, strict=True) if spent < MAX_SECONDS]
+        # Those of a file share what they set up.
+        place = {file: (-shared[file], cost[each[0]], file) for file, each in by_file.items()}
+        return sorted(taken, key=lambda it: (it not in early, place[file_of(it)], cost[it]))
 
 
-def who_notices(path: str, change: Change, tests: list[tuple[float, list[str]]]) -> str | None:
-    first = [(60, [*PY_COMPILE, path])] if path.endswith(".py") else [(900, NINJA), (300, CTEST)]
+def who_notices_cpp(path: str, changed: str) -> str | None:
+    """The command that fails."""
     source = Path(path).read_text()
-    Path(path).write_text(source[: change.start] + change.text + source[change.end :])
+    Path(path).write_text(changed)
     try:
-        return next(filter(None, (what_fails(*it) for it in [*first, *tests])), None)
+        for seconds, command in ((900, NINJA), (300, CTEST), (300, NATIVE)):
+            # A loop without an end stops by its processor time, which other work does not lengthen.
+            limited = ["prlimit", f"--cpu={seconds}", *command]
+            if subprocess.run(limited, stdout=1, stderr=1, check=False).returncode:
+                return " ".join(command[:3])
     finally:
         Path(path).write_text(source)
+    return None
 
 
 def draw(options: argparse.Namespace) -> Iterator[tuple[str, Change]]:
@@ -120,6 +127,40 @@ def draw(options: argparse.Namespace) -> Iterator[tuple[str, Change]]:
             yield path, change
 
 
+def compiles(path: str, source: str) -> bool:
+    try:
+        return bool(compile(source, path, "exec"))
+    except (SyntaxError, SyntaxWarning):
+        return False
+
+
+def try_changes(options: argparse.Namespace, say, covering: CoveringTests, trials: Trials) -> None:
+    tried, noticed = Counter[str](), Counter[str]()
+    for path, change in draw(options):
+        source = Path(path).read_text()
+        changed = source[: change.start] + change.text + source[change.end :]
+        if path.endswith(".py"):
+            tests, on_import = covering.of_line(path, change.before, trials.tests.keys())
+            if not tests or not compiles(path, changed):
+                continue
+            who = trials.who_notices(tests, path, changed, on_import)
+        else:
+            tests, who = NATIVE[-1:], who_notices_cpp(path, changed)
+            if who == " ".join(NINJA):
+                continue  # no mistake that a test could notice
+        folder = path.removeprefix("src/pellucid/").partition("/")[0]
+        tried[folder] += 1
+        noticed[folder] += who is not None
+        lines = f"{change.before}\n    -> {change.after}"
+        say(f"{time.process_time()+sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]):.0f} {time.time()%100000:.0f}", end=" ")
+        say(f"{path}:{change.line}:", who or f"{lines}\n    noticed by none of {len(tests)} tests")
+        if tried.total() == options.count:
+            break
+    for folder, count in sorted(tried.items()):
+        say(f"{folder:12} {noticed[folder]:4} of {count:4} noticed")
+    say(f"seed {options.seed}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("paths", nargs="+")
@@ -127,27 +168,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
     parser.add_argument("--since", help="a commit: only lines that have changed since")
     options = parser.parse_args()
-    covering, tried, noticed = CoveringTests(), Counter[str](), Counter[str]()
-    for path, change in draw(options):
-        if not (tests := covering.of_line(path, change.before)):
-            continue
-        who = who_notices(path, change, covering.commands(tests))
-        if who in map(" ".join, (PY_COMPILE, NINJA)):
-            continue  # no mistake that a test could notice
-        folder = path.removeprefix("src/pellucid/").partition("/")[0]
-        tried[folder] += 1
-        noticed[folder] += who is not None
-        lines = f"{change.before}\n    -> {change.after}"
-        print(
-            f"{path}:{change.line}:",
-            who or f"{lines}\n    noticed by none of {len(tests)} tests",
-            flush=True,
-        )
-        if tried.total() == options.count:
-            break
-    for folder, count in sorted(tried.items()):
-        print(f"{folder:12} {noticed[folder]:4} of {count:4} noticed")
-    print(f"seed {options.seed}")
+    # Tests write into a file, also those that a change kills.
+    say = functools.partial(print, file=open(os.dup(1), "w"), flush=True)
+    os.dup2(os.open("output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
+    covering = CoveringTests()
+    folders = {str(Path(file_of(it)).parts[1]) for it in covering.seconds}
+    trials = Trials(functools.partial(try_changes, options, say, covering), covering.seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        status = pytest.main([*QUIET, f"--basetemp={folder}/tests", *(f"tests/{it}" for it in sorted(folders))], plugins=[trials])
+    if not hasattr(trials, "tests"):
+        sys.exit(f"pytest ends with {status}: see build/mutants/tree/output")
 
 
 if __name__ == "__main__":

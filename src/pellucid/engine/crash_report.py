@@ -8,7 +8,6 @@ import tempfile
 import traceback
 from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from pellucid.engine.llm_engine import LLMEngine
@@ -19,11 +18,9 @@ MAX_MESSAGE = 300  # characters of what the error says
 _log = logging.getLogger(__name__)
 
 
-def write_crash_report(engine: LLMEngine, error: BaseException) -> Path | None:
-    """Writes a report into the directory for temporary files, readable by the owner alone, and logs where.
-
-    Returns:
-        The file; None if it could not be written, which is logged.
+def write_crash_report(engine: LLMEngine, error: BaseException) -> None:
+    """Writes a report into the directory for temporary files, readable by the owner alone, and logs where, or why
+    it could not be written.
     """
     try:
         name = f"pellucid-crash-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-"
@@ -32,9 +29,9 @@ def write_crash_report(engine: LLMEngine, error: BaseException) -> Path | None:
             json.dump(crash_facts(engine, error), file, indent=1)
     except Exception:
         _log.exception("the engine failed with %r, and no crash report could be written", error)
-        return None
-    _log.critical("the engine failed with %s; its last steps are in %s", type(error).__name__, path)
-    return Path(path)
+    else:
+        name = type(error).__name__
+        _log.critical("the engine failed with %s; its last steps are in %s", name, path)
 
 
 def crash_facts(engine: LLMEngine, error: BaseException) -> dict[str, Any]:

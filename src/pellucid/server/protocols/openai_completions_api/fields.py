@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 from pellucid.server.fields import FieldTable, honoured, not_served
 from pellucid.server.protocols.openai_shared.fields import (
     SAMPLING_FIELDS,
     STREAM_OPTION_FIELDS,
     SamplingFields,
 )
-
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class CompletionBody(SamplingFields, kw_only=True):
