@@ -184,7 +184,7 @@ ifneq ($(filter csrc%,$(FOLDERS)),)
 endif
 	cd $(MUTANT) && $(PATH_TO_MUTANT) python $(abspath tools/mutants) $(filter csrc%,$(FOLDERS)) \
 	  $(or $(patsubst %,src/pellucid/%,$(filter-out csrc%,$(FOLDERS))),$(if $(FOLDERS),,src/pellucid)) \
-	  $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %)
+	  $(N:%=--count %) $(SEED:%=--seed %) $(SINCE:%=--since %) $(SECONDS:%=--seconds %)
 
 # Some minutes more than the tests take. Later commits use it, too: lines are matched.
 $(COVERAGE)/commit: | $(VENV)/.mutants

@@ -188,6 +188,9 @@ def test_what_every_event_of_a_response_repeats_is_bounded(
     reply = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, **fields})
     assert reply.status == 400
     assert message in reply.json["error"]["message"]
+    metadata = {f"{number:064}": "b" * 512 for number in range(16)}
+    body = {"input": "Hi", "max_output_tokens": 1, "metadata": metadata}
+    assert server.post("/v1/responses", body).json["metadata"] == metadata
 
 
 def test_readers_of_events_and_looks_into_the_engine_have_places() -> None:

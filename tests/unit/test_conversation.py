@@ -153,6 +153,8 @@ def test_tools() -> None:
     assert checked_tools([tool]) == (tool,)
     assert checked_tools([]) is None
     assert checked_tools(None) is None
+    as_many_as_may_be = [function(name=f"f{number}") for number in range(4096)]
+    assert checked_tools(as_many_as_may_be) == tuple(as_many_as_may_be)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_a_rule_can_be_compared_and_kept() -> None:
         ValueError, match=r"structured_outputs=\{\}: must be StructuredOutputsParams"
     ):
         SamplingParams(structured_outputs={})
+    assert StructuredOutputsParams(grammar="x" * 200_000)
 
 
 def compiler(**knobs: Any) -> GrammarCompiler:
