@@ -177,8 +177,10 @@ mutants: $(VENV)/.mutants $(COVERAGE)/commit
 	commit=$$(git stash create); git -C $(MUTANT) checkout -qf --detach $${commit:-$$(git rev-parse HEAD)}
 	ln -sf $(abspath $(VENV))/lib/python*/site-packages/pellucid/_native*.so $(MUTANT)/src/pellucid
 ifneq ($(filter csrc%,$(FOLDERS)),)
-	$(CMAKE_TESTS) -S $(MUTANT) -B $(MUTANT)/build/checked -DPELLUCID_SANITIZE=unreachable -DSKBUILD=ON \
-	  -DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS -DSKBUILD_SABI_COMPONENT= -DPython_EXECUTABLE=$(abspath $(BIN)/python)
+	$(CMAKE_TESTS) -S $(MUTANT) -B $(MUTANT)/build/checked -DPELLUCID_SANITIZE=bounds -DSKBUILD=ON \
+	  -DPELLUCID_AVX512=$(if $(shell grep -m1 avx512_bf16 /proc/cpuinfo),ON,OFF) \
+	  -DCMAKE_CXX_FLAGS='-D_GLIBCXX_ASSERTIONS -gno-column-info' \
+	  -DSKBUILD_SABI_COMPONENT= -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	$(BIN)/ninja -C $(MUTANT)/build/checked
 	ln -sf $(abspath $(MUTANT))/build/checked/_native*.so $(MUTANT)/src/pellucid
 endif

@@ -48,7 +48,7 @@ AttentionPlan::AttentionPlan(const AttentionLimits& limits)
   const auto max_splits = static_cast<std::size_t>(kItemsPerThread * limits.num_threads);
   items_.reserve(static_cast<std::size_t>(max_tiles(limits)) + 2 * max_splits);
   splits_.reserve(max_splits);
-  num_finished_ = std::make_unique<std::atomic<std::int32_t>[]>(max_splits);
+  num_finished_ = std::vector<std::atomic<std::int32_t>>(max_splits);
 }
 
 std::size_t AttentionPlan::num_bytes() const {

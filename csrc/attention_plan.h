@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "aligned_buffer.h"
@@ -95,7 +94,7 @@ class AttentionPlan {
   std::int64_t sliding_window_ = 0;
   std::vector<AttentionItem> items_;
   std::vector<Split> splits_;
-  std::unique_ptr<std::atomic<std::int32_t>[]> num_finished_;  // items of each split
+  std::vector<std::atomic<std::int32_t>> num_finished_;  // items of each split
   AlignedBuffer partials_;
   std::int64_t num_floats_used_ = 0;  // of partials_
 };

@@ -14,8 +14,10 @@
 namespace pellucid {
 
 extern const KernelTable kPortableKernels;
-#if defined(PELLUCID_X86_LEVELS)
+#if defined(PELLUCID_AVX2_LEVEL)
 extern const KernelTable kAvx2Kernels;
+#endif
+#if defined(PELLUCID_AVX512_LEVEL)
 extern const KernelTable kAvx512Kernels;
 #endif
 #if defined(PELLUCID_AMX_LEVEL)
@@ -51,10 +53,12 @@ std::vector<Level> built_levels() {
         "avx512_bf16", "amx_tile", "amx_bf16"},
        &request_tiles},
 #endif
-#if defined(PELLUCID_X86_LEVELS)
+#if defined(PELLUCID_AVX512_LEVEL)
       {&kAvx512Kernels,
        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
         "avx512_bf16"}},
+#endif
+#if defined(PELLUCID_AVX2_LEVEL)
       {&kAvx2Kernels, {"avx2", "fma", "f16c"}},
 #endif
 #if defined(PELLUCID_NEON_LEVEL)

@@ -22,32 +22,36 @@ if(PELLUCID_SANITIZE)
 endif()
 
 if(PELLUCID_PROCESSOR MATCHES "x86_64|AMD64|amd64")
-  list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp csrc/kernels/level_avx512.cpp)
-  set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_X86_LEVELS)
+  list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx2.cpp)
+  list(APPEND PELLUCID_LEVELS PELLUCID_AVX2_LEVEL)
+  set_source_files_properties(csrc/kernels/level_avx2.cpp PROPERTIES
+    COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c;-mtune=haswell")
+endif()
+if(PELLUCID_PROCESSOR MATCHES "x86_64|AMD64|amd64" AND PELLUCID_AVX512)
+  list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_avx512.cpp)
+  list(APPEND PELLUCID_LEVELS PELLUCID_AVX512_LEVEL)
   set(AVX512_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
                      -mfma -mf16c -mbmi2 -mtune=znver3)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # Its own _mm512_undefined_ps() warns.
     list(APPEND AVX512_OPTIONS -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
-  set_source_files_properties(csrc/kernels/level_avx2.cpp PROPERTIES
-    COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-mavx2;-mfma;-mf16c;-mtune=haswell")
   set_source_files_properties(csrc/kernels/level_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS}")
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # a process asks for tiles by a system call of Linux
     list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_amx.cpp)
-    set_source_files_properties(csrc/isa.cpp PROPERTIES
-      COMPILE_DEFINITIONS "PELLUCID_X86_LEVELS;PELLUCID_AMX_LEVEL")
+    list(APPEND PELLUCID_LEVELS PELLUCID_AMX_LEVEL)
     set_source_files_properties(csrc/kernels/level_amx.cpp PROPERTIES
       COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};${AVX512_OPTIONS};-mamx-tile;-mamx-bf16")
   endif()
 endif()
 if(PELLUCID_PROCESSOR MATCHES "aarch64|arm64|ARM64")
   list(APPEND PELLUCID_KERNEL_SOURCES csrc/kernels/level_neon.cpp)
-  set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS PELLUCID_NEON_LEVEL)
+  list(APPEND PELLUCID_LEVELS PELLUCID_NEON_LEVEL)
   set_source_files_properties(csrc/kernels/level_neon.cpp PROPERTIES
     COMPILE_OPTIONS "${PELLUCID_KERNEL_OPTIONS};-march=armv8.2-a+dotprod")
 endif()
+set_source_files_properties(csrc/isa.cpp PROPERTIES COMPILE_DEFINITIONS "${PELLUCID_LEVELS}")
 set_source_files_properties(csrc/kernels/level_portable.cpp PROPERTIES
   COMPILE_OPTIONS "${PELLUCID_PORTABLE_OPTIONS}")
 # Codes made of weights, weights of codes, draws and summaries of logits are the same bits everywhere too.

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "memory_units.h"
 #include "program.h"
 #include "require.h"
 #include "rounding.h"
+#include "weight_prefetcher.h"
 
 namespace pellucid {
 namespace {
@@ -28,36 +28,6 @@ double seconds_now() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
 }
-
-// Prefetches the beginning of a thread's weights into the second-level cache, some lines at a time:
-// otherwise memory would be idle while threads wait for each other.
-class WeightPrefetcher {
- public:
-  // Sets the weights to prefetch. Continues where it was if they are the same.
-  void turn_to(const WeightSpan& weights) {
-    if (weights.data == begin_) return;
-    begin_ = next_ = weights.data;
-    end_ = begin_ + std::min(weights.num_bytes, kMaxBytes);
-  }
-
-  // Prefetches the next lines; false when all are prefetched.
-  bool operator()() {
-    if (next_ >= end_) return false;
-    for (int line = 0; line < kLinesAtATime; ++line) {
-      __builtin_prefetch(next_, 0, 2);
-      next_ += kCacheLine;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::int64_t kMaxBytes = 256 << 10;  // a quarter of a second-level cache
-  static constexpr int kLinesAtATime = 4;
-
-  const std::uint8_t* begin_ = nullptr;
-  const std::uint8_t* next_ = nullptr;
-  const std::uint8_t* end_ = nullptr;
-};
 
 }  // namespace
 

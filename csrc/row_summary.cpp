@@ -356,7 +356,7 @@ class Row {
   Prefix cut(float safe, double amount, double total, AmountsOf amounts_of, Enough enough) {
     if (scratch_.sample.empty()) take_sample();
     const auto [most, least] = bounds_of(amount, total, amounts_of);
-    Prefix sum = collect(least, most);
+    Prefix sum = collect(std::max(least, safe), most);
     if (enough(sum) || !enough(with_collected(sum))) {  // the sample was wrong
       sum = Prefix{};
       collect(safe, kInfinity);

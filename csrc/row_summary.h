@@ -12,12 +12,12 @@ namespace pellucid {
 
 // What is asked of a row.
 struct RowQuestion {
-  std::int64_t token = 0;          // the token that was chosen
-  std::int64_t num_likeliest = 0;  // at most the vocabulary's size
-  float sharpness = 0.0f;          // log2(e) / temperature, > 0
-  std::int64_t top_k = 0;          // 0: off
-  double top_p = 1.0;              // 1: off
-  float min_p = 0.0f;              // 0: off
+  std::int64_t token;          // the token that was chosen
+  std::int64_t num_likeliest;  // at most the vocabulary's size
+  float sharpness;             // log2(e) / temperature, > 0
+  std::int64_t top_k;          // 0: off
+  double top_p;                // 1: off
+  float min_p;                 // 0: off
 };
 
 // Tokens, and the sum of their weights at the temperature, relative to the likeliest token's.
@@ -27,12 +27,12 @@ struct KeptTokens {
 };
 
 struct RowSummary {
-  float peak = 0.0f;      // the largest logit
-  double total = 0.0;     // sum of e^d over the row, d = logit - peak
-  double weighted = 0.0;  // sum of d * e^d
-  std::int64_t rank = 0;  // of the token: 1 for the largest logit; of equal ones the lower id
-  bool is_kept = false;   // the token, by all truncations
-  KeptTokens all;         // and what is left after each truncation, in their order
+  float peak;         // the largest logit
+  double total;       // sum of e^d over the row, d = logit - peak
+  double weighted;    // sum of d * e^d
+  std::int64_t rank;  // of the token: 1 for the largest logit; of equal ones the lower id
+  bool is_kept;       // the token, by all truncations
+  KeptTokens all;     // and what is left after each truncation, in their order
   KeptTokens after_top_k;
   KeptTokens after_top_p;
   KeptTokens after_min_p;
@@ -56,7 +56,7 @@ struct RowSummaryScratch {
   };
   // What a chunk of the row adds to the sums of the row.
   struct Chunk {
-    float peak = 0.0f;
+    float peak;
     double total = 0.0;
     double weighted = 0.0;
     double scaled = 0.0;  // weights at the temperature
@@ -66,8 +66,8 @@ struct RowSummaryScratch {
     std::int64_t num_marked = 0;
   };
   struct SampledToken {
-    float logit = 0.0f;
-    float weight = 0.0f;
+    float logit;
+    float weight;
   };
   // Of tokens of a sample.
   struct Sample {

@@ -231,7 +231,6 @@ std::vector<TokenMerge> merges_of_scores(const std::vector<ScoredToken>& tokens)
     return a.precedence < b.precedence;
   });
   std::vector<TokenMerge> merges;
-  merges.reserve(found.size());
   for (const OrderedMerge& each : found) merges.push_back(each.merge);
   return merges;
 }

@@ -46,7 +46,6 @@ nb::bytes hash_blocks(const nb::bytes& parent_hash, const nb::object& token_ids,
                      static_cast<const std::uint8_t*>(parent_hash.data()), size);
   std::vector<std::int64_t> block(size);
   std::vector<std::uint8_t> digests;
-  digests.reserve(num_blocks * kSha256Bytes);
   for (std::size_t start = 0; start < num_blocks * size; start += size) {
     for (std::size_t i = 0; i < size; ++i) {
       block[i] = token_at(tokens, is_list, static_cast<Py_ssize_t>(start + i));

@@ -26,7 +26,6 @@ Pairs merges_of_texts(const nb::list& texts, const Scores& scores, const Flags& 
   const std::size_t count = texts.size();
   require(scores.size() == count && made.size() == count, "scores, made: one for each token");
   std::vector<ScoredToken> tokens;
-  tokens.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     Py_ssize_t size = 0;
     // The object keeps these bytes.

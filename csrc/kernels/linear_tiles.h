@@ -40,9 +40,9 @@ constexpr std::int64_t max_panels(std::int64_t num_rows) {
 }
 
 // Calls Tile::run<rows> with the number of rows made a constant.
-template <class Tile, int kRows = Tile::kMaxRows>
+template <class Tile, int kRows = Tile::kMaxRows, class Prefetcher>
 void run_tile(std::int64_t num_rows, const PackedView& w, const Panels& panels,
-              const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
+              const PreparedRows& rows, std::int64_t row, Prefetcher& ahead,
               const LinearOutput& output) {
   if constexpr (kRows > 1) {
     if (num_rows < kRows) {
@@ -64,7 +64,7 @@ constexpr std::int64_t kTwoBlocksBytes = 768 << 10;
 // eight rows are 4 + 4, not 6 + 2. Each tile prefetches its share of the next block, so that memory
 // is busy during all tiles and not only during the first. A single tile reads memory in order,
 // which the processor's own prefetcher follows; a single row several panels side by side.
-template <class Tile>
+template <class Tile, class Prefetcher = StreamPrefetcher>
 void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t row_begin,
                     std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end,
                     const LinearOutput& output) {
@@ -83,8 +83,8 @@ void compute_panels(const PackedView& w, const PreparedRows& rows, std::int64_t 
       for (std::int64_t panel = begin; panel < end; panel += abreast) {
         const bool has_next = looks_ahead && panel + block < num_panels;
         const std::int64_t next = has_next ? panel + block : panel;
-        StreamPrefetcher ahead(w.panels + next * w.panel_bytes + tile * share, has_next ? share : 0,
-                               Tile::num_steps(w, static_cast<int>(tile_rows)));
+        Prefetcher ahead(w.panels + next * w.panel_bytes + tile * share, has_next ? share : 0,
+                         Tile::num_steps(w, static_cast<int>(tile_rows)));
         const Panels panels{panel, abreast < end - panel ? abreast : end - panel};
         run_tile<Tile>(tile_rows, w, panels, rows, row, ahead, output);
       }

@@ -4,17 +4,18 @@
 #include <cstdint>
 
 #include "../memory_units.h"
+#include "fetch_line.h"
 
 namespace pellucid {
 namespace {
 
-// Prefetches bytes into the second-level cache, an even share at each step of the computation. More
-// at once would fill the queue of outstanding loads, and the computation's own loads would wait.
-// The first-level cache is left to the computation.
-class StreamPrefetcher {
+// Prefetches bytes, an even share at each step of the computation. More at once would fill the
+// queue of outstanding loads, and the computation's own loads would wait.
+template <class Fetch>
+class StreamPrefetcherBy {
  public:
   // Spread over at most `num_steps` steps.
-  StreamPrefetcher(const std::uint8_t* bytes, std::int64_t num_bytes, std::int64_t num_steps)
+  StreamPrefetcherBy(const std::uint8_t* bytes, std::int64_t num_bytes, std::int64_t num_steps)
       : next_(bytes),
         end_(bytes + num_bytes),
         lines_per_step_((num_bytes + kLineBytes * num_steps - 1) / (kLineBytes * num_steps)) {}
@@ -23,7 +24,7 @@ class StreamPrefetcher {
   inline __attribute__((always_inline)) void step() {
     if (next_ >= end_) return;
     for (std::int64_t i = 0; i < lines_per_step_; ++i) {
-      __builtin_prefetch(next_, 0, 2);
+      Fetch{}(next_);
       next_ += kLineBytes;
     }
   }
@@ -35,6 +36,8 @@ class StreamPrefetcher {
   const std::uint8_t* const end_;
   const std::int64_t lines_per_step_;
 };
+
+using StreamPrefetcher = StreamPrefetcherBy<FetchLine>;
 
 }  // namespace
 }  // namespace pellucid

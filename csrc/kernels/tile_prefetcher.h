@@ -5,17 +5,18 @@
 
 #include "../memory_units.h"
 #include "attention_kernels.h"
+#include "fetch_line.h"
 
 namespace pellucid {
 namespace {
 
-// Prefetches the tiles of a range into the second-level cache, a few lines at each step of the
-// computation over another range: as fast as the computation reads them. More at once would wait
-// for memory.
-class TilePrefetcher {
+// Prefetches the tiles of a range, a few lines at each step of the computation over another range:
+// as fast as the computation reads them. More at once would wait for memory.
+template <class Fetch>
+class TilePrefetcherBy {
  public:
   // Spread over `num_steps` steps of work.
-  TilePrefetcher(const KVView& kv, const KeyRange& range, std::int64_t num_steps)
+  TilePrefetcherBy(const KVView& kv, const KeyRange& range, std::int64_t num_steps)
       : tile_(range.tiles),
         end_(range.tiles + range.num_tiles),
         tile_bytes_(kv.tile_bytes),
@@ -25,7 +26,7 @@ class TilePrefetcher {
   inline __attribute__((always_inline)) void step() {
     if (tile_ == end_) return;
     for (std::int64_t i = 0; i < lines_per_step_; ++i) {
-      __builtin_prefetch(*tile_ + at_, 0, 2);
+      Fetch{}(*tile_ + at_);
       at_ += kCacheLineBytes;
     }
     if (at_ >= tile_bytes_) {
@@ -43,6 +44,8 @@ class TilePrefetcher {
   const std::int64_t tile_bytes_;
   const std::int64_t lines_per_step_;
 };
+
+using TilePrefetcher = TilePrefetcherBy<FetchLine>;
 
 }  // namespace
 }  // namespace pellucid

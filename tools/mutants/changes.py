@@ -35,7 +35,7 @@ _PYTHON = _BOTH | {
     r"^ +((?:await )?[\w.]+\(.*\)|raise\b.*|del .*|continue|break)$": ("pass",),
 }
 _CPP = _BOTH | {
-    r"\breturn ([^;{}]+);": ("{}",),
+    r"\breturn (?!(?:false|0|nullptr);)([^;{}]+);": ("{}",),
     r"\bif (?:constexpr )?\((.*)\) ?(?:\{|[^{}]*;)?$": ("true", "false"),
     r"\bwhile \((.*)\) ?(?:\{|[^{}]*;)?$": ("false",),
     # No declaration: without it, nothing compiles.

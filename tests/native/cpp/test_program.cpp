@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -272,6 +273,29 @@ void weights_are_read_once_per_block() {
   check(kManyRows, 2 * 4);  // two blocks
 }
 
+// A step that nobody filled in has no rows.
+void an_empty_step_runs_nothing() {
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(1), 4, 0);
+  const View x{program.add_buffer(RowSet::kTokens, 1)};
+  const View last{program.add_buffer(RowSet::kLogits, 1)};
+  std::int64_t num_rows = 0;
+  for (const auto& [rows, view] :
+       {std::pair(RowSet::kTokens, x), std::pair(RowSet::kLogits, last)}) {
+    program.add_row_phase("count", rows, {view.buffer},
+                          [&](const Step&, std::int64_t) { ++num_rows; });
+  }
+  ProgramAttention attention(program, {4, 4, 256, 1, 1, 8, 1});
+  const View q{program.add_buffer(RowSet::kTokens, 8)};
+  add_store_kv(program, {0}, q, q, 1, 8);
+  attention.add_attention(RowSet::kTokens, {0}, q, {1.0f, 0.0f, 0}, q);
+  program.finish();
+  KVCache cache({KVFormat::kF32, kBlockSize, {{1, 1, 8}}}, 1);
+  Step step;
+  step.kv_cache = &cache;
+  program.run(step);
+  CHECK(num_rows == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -282,5 +306,6 @@ int main() {
   buffers_keep_their_numbers();
   small_steps_run_on_one_thread();
   weights_are_read_once_per_block();
+  an_empty_step_runs_nothing();
   std::printf("ok\n");
 }
