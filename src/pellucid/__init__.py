@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pellucid.facts.garbage import paused_collector
+
 if TYPE_CHECKING:
     from pellucid.async_engine import AsyncLLMEngine
     from pellucid.inputs.beam_search_params import BeamSearchParams
@@ -48,7 +50,8 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    with paused_collector():
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

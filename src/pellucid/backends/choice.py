@@ -5,10 +5,7 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
 from pellucid.backends.base import Backend
-from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 
@@ -55,6 +52,11 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
             "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
         )
     _check_threads(config.num_threads, os.cpu_count() or 1)
+    # Imported here: native kernels need neither.
+    from threadpoolctl import threadpool_limits
+
+    from pellucid.backends.numpy.backend import NumpyBackend
+
     # One setting for the whole process: a BLAS has a single pool. The products here are small, and a
     # second thread costs more than it gains unless the machine is idle, so one thread is the default.
     threadpool_limits(config.num_threads or 1, user_api="blas")

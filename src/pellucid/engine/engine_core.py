@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pellucid.backends.base import BlocksLostError
 from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.model_runner import ComputedStep, ModelRunner, StepResult
-from pellucid.execution.prefix_store import PrefixStore
 from pellucid.loaded_model import PartsElsewhere
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Level
@@ -17,6 +16,9 @@ from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
 from pellucid.speculation.speculation import Speculation
+
+if TYPE_CHECKING:  # few engines have one
+    from pellucid.execution.prefix_store import PrefixStore
 
 # For blocks from the disk, before the engine looks at new requests and aborts.
 MAX_WAIT_SECONDS = 0.1
@@ -80,7 +82,7 @@ class EngineCore:
     _events: EventBus
     _clock: Callable[[], float]
     _recorder: StepRecorder | None = None
-    prefix_store: PrefixStore | None = None
+    prefix_store: "PrefixStore | None" = None
     speculation: Speculation | None = None
     elsewhere: PartsElsewhere | None = None
 
@@ -169,7 +171,7 @@ class EngineCore:
         ended = self.take_ended()
         return CoreOutput(output.scheduled, output.preempted, taken, ended, result.expert_bytes)
 
-    def _finish_reading(self, prefix_store: PrefixStore) -> None:
+    def _finish_reading(self, prefix_store: "PrefixStore") -> None:
         """Hands the blocks that the prefix store has read to the scheduler. Waits for them briefly if the
         next step has nothing else to compute."""
         wait = MAX_WAIT_SECONDS if self.scheduler.waits_for_reads_alone else 0.0

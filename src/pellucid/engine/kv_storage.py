@@ -1,21 +1,11 @@
 """KV storage: the KV cache, the swap file and the prefix store, of the planned sizes."""
 
-import hashlib
-import logging
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pellucid.backends.ops import KVCache
-from pellucid.execution.block_directory import BlockDirectory
-from pellucid.execution.block_file import BlockFileFormat
-from pellucid.execution.block_server import BlockServer
 from pellucid.execution.block_transfer import BlockTransfer, SwapFile
-from pellucid.execution.fetch_policy import FetchPolicy
-from pellucid.execution.prefix_store import PrefixStore
-from pellucid.execution.secret_file import read_secret
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
@@ -27,10 +17,10 @@ from pellucid.memory.engine_plan import (
     plan_engine,
 )
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Warn
 from pellucid.scheduling.offload import Offload
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:  # few engines have one
+    from pellucid.execution.prefix_store import PrefixStore
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,7 @@ class KVStorage:
 
     plan: EnginePlan
     kv_cache: KVCache
-    prefix_store: PrefixStore | None
+    prefix_store: "PrefixStore | None"
     swap_file: SwapFile | None
     transfer: BlockTransfer
     draft_kv_cache: KVCache | None
@@ -94,9 +84,12 @@ def make_kv_storage(
     blocks_per_state = 0
     if model.config.states:
         blocks_per_state = num_pieces(kv_cache.bytes_per_state, bytes_per_block)
-    prefix_store = _open_prefix_store(
-        config, model, bytes_per_block, plan.max_pending_blocks, _reporter(bus), blocks_per_state
-    )
+    prefix_store = None
+    if config.prefix_store is not None:
+        # Imported here: few engines have one.
+        from pellucid.engine.prefix_storage import open_prefix_store
+
+        prefix_store = open_prefix_store(config, model, plan, bus, blocks_per_state)
     swap_file = _make_swap_file(config, bytes_per_block)
     draft_kv_cache = None
     if draft is not None and plan.draft_cache is not None:
@@ -136,37 +129,6 @@ def _make_kv_cache(config: EngineConfig, model: LoadedModel, plan: CachePlan) ->
     )
 
 
-def _open_prefix_store(
-    config: EngineConfig,
-    model: LoadedModel,
-    bytes_per_block: int,
-    max_pending: int,
-    report: Callable[[str], None],
-    blocks_per_state: int,
-) -> PrefixStore | None:
-    if config.prefix_store is None:
-        return None
-    fingerprint = model.identity(config).digest
-    if model.elsewhere is not None:  # a block's layout depends on where the model is cut
-        cuts = repr(model.elsewhere.first_layers).encode()
-        fingerprint = hashlib.sha256(fingerprint + cuts).digest()
-    key = None
-    if config.prefix_store_key is not None:
-        key = read_secret("prefix_store_key", Path(config.prefix_store_key))
-    file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block, key)
-    if config.shares_prefix_store:
-        server = BlockServer(config.prefix_store, fingerprint, file_format.file_bytes, report)
-        policy = FetchPolicy(time.monotonic)
-        return PrefixStore(server, file_format, max_pending, report, blocks_per_state, policy)
-    directory = BlockDirectory(
-        Path(config.prefix_store).expanduser(),
-        fingerprint,
-        file_format.file_bytes,
-        config.prefix_cache_bytes,
-    )
-    return PrefixStore(directory, file_format, max_pending, report, blocks_per_state)
-
-
 def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | None:
     if config.swap_space == 0:
         return None
@@ -182,12 +144,3 @@ def _make_swap_file(config: EngineConfig, bytes_per_block: int) -> SwapFile | No
             f"swap_space={config.swap_space}: {tempfile.gettempdir()}: {error.strerror}; TMPDIR names"
             " another directory"
         ) from None
-
-
-def _reporter(bus: EventBus) -> Callable[[str], None]:
-    def report(message: str) -> None:
-        _log.warning(message)
-        if bus.active:
-            bus.emit(Warn("prefix_cache", message))
-
-    return report

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from pellucid.engine.completions import Completions
 from pellucid.engine.engine_core import EngineCore
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
-from pellucid.engine.inspection import Inspector
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.engine.resumed_requests import (
@@ -25,6 +25,7 @@ from pellucid.engine.step_recorder import StepRecorder
 from pellucid.execution.engine_identity import EngineIdentity
 from pellucid.execution.model_runner import ModelRunner
 from pellucid.execution.sampler import Sampler
+from pellucid.facts.garbage import paused_collector
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.inputs.beam_search_params import RequestParams
 from pellucid.inputs.config import EngineConfig
@@ -47,9 +48,12 @@ from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixListener
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.speculation.speculation import make_speculation
+
+if TYPE_CHECKING:
+    from pellucid.engine.inspection import Inspector
+    from pellucid.speculation.proposers.draft_model import DraftModel
 
 
 class LLMEngine:
@@ -69,7 +73,6 @@ class LLMEngine:
     Attributes:
         events: the bus: `engine.events.subscribe(print, Level.STEP)`.
         plan: the sizes of its memory; `memory_plan` is its part in bytes.
-        inspector: looks at blocks and at single tokens, between two steps.
 
     Raises:
         ValueError: the model, the backend or the memory does not allow a setting.
@@ -106,9 +109,6 @@ class LLMEngine:
             storage.transfer,
         )
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
-        self.inspector = Inspector(
-            config, model, self.scheduler, self.model_runner, self._request_maker
-        )
         weights = model.decoder.step_weights
         self._recorder = StepRecorder(
             config,
@@ -161,21 +161,22 @@ class LLMEngine:
         """
         bus = EventBus(time.monotonic) if bus is None else bus
         report = report_progress(bus, config.model, on_progress)
-        if config.stages is None:
-            model = load_model(config, report, on_download=on_progress)
-        else:  # imported here: few engines have stages
-            from pellucid.stages.staged_model import load_staged_model
+        with paused_collector():
+            if config.stages is None:
+                model = load_model(config, report, on_download=on_progress)
+            else:  # imported here: few engines have stages
+                from pellucid.stages.staged_model import load_staged_model
 
-            model = load_staged_model(config, report, on_download=on_progress)
-        try:
-            draft = load_draft_model(config, model)
-            for sentence in _notes(model, draft):
-                (on_note or _warn)(sentence)
-            return cls(config, model, bus=bus, draft=draft)
-        except BaseException:
-            if model.elsewhere is not None:
-                model.elsewhere.close()
-            raise
+                model = load_staged_model(config, report, on_download=on_progress)
+            try:
+                draft = load_draft_model(config, model)
+                for sentence in _notes(model, draft):
+                    (on_note or _warn)(sentence)
+                return cls(config, model, bus=bus, draft=draft)
+            except BaseException:
+                if model.elsewhere is not None:
+                    model.elsewhere.close()
+                raise
 
     @cached_property
     def identity(self) -> EngineIdentity:
@@ -187,6 +188,16 @@ class LLMEngine:
         identity = self.model.identity(self.config)
         self.events.introduce(structs.replace(self._hello, identity=identity.id))
         return identity
+
+    @cached_property
+    def inspector(self) -> "Inspector":
+        """Looks at blocks and at single tokens, between two steps."""
+        # Imported here: answers need none of it.
+        from pellucid.engine.inspection import Inspector
+
+        return Inspector(
+            self.config, self.model, self.scheduler, self.model_runner, self._request_maker
+        )
 
     @property
     def speculation(self) -> SpeculationStatistics | None:
@@ -452,11 +463,14 @@ def _make_draft_model(
     storage: KVStorage,
     vocab_size: int,
     watches: Callable[[str], bool],
-) -> DraftModel | None:
+) -> "DraftModel | None":
     """The proposer that runs the draft model, with blocks of its own."""
     plan = storage.plan.draft_cache
     if draft is None or plan is None or storage.draft_kv_cache is None:
         return None
+    # Imported here: few engines have one.
+    from pellucid.speculation.proposers.draft_model import DraftModel
+
     manager = KVCacheManager(
         BlockPool(plan.num_blocks),
         config.block_size,

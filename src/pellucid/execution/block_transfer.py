@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from pellucid.backends.ops import BlockBytes, KVCache
-from pellucid.execution.prefix_store import PrefixStore
 from pellucid.execution.state_pieces import join_pieces, num_pieces, piece_hashes, split_state
 from pellucid.scheduling.block_ops import (
     BlockOp,
@@ -26,6 +25,9 @@ from pellucid.scheduling.block_ops import (
     SwapIn,
     SwapOut,
 )
+
+if TYPE_CHECKING:  # few engines have one
+    from pellucid.execution.prefix_store import PrefixStore
 
 MOST_TOGETHER = 16  # blocks between the KV cache and the swap file
 
@@ -96,7 +98,7 @@ class BlockTransfer:
     """
 
     _kv_cache: KVCache
-    _prefix_store: PrefixStore | None = None
+    _prefix_store: "PrefixStore | None" = None
     _swap_file: SwapFile | None = None
 
     def run(self, ops: Sequence[BlockOp]) -> None:

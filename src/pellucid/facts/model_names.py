@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 _FILE = Path(__file__).with_name("model_names.json")
@@ -66,7 +65,11 @@ def close_names(word: str) -> list[str]:
     """Short names that `word` may be a misspelling of: of its family, or close to it."""
     family = word.lower().partition(":")[0]
     of_family = [name for name, known in MODEL_NAMES.items() if known.family == family]
-    return of_family or get_close_matches(word.lower(), MODEL_NAMES, 3)
+    if of_family:
+        return of_family
+    from difflib import get_close_matches  # imported here: most names are known
+
+    return get_close_matches(word.lower(), MODEL_NAMES, 3)
 
 
 def _by_key() -> dict[str, KnownModel]:

@@ -57,7 +57,8 @@ class Vocabulary:
                 f"{metadata.path}: {tokenizer_keys.TOKEN_TYPE} holds {min(unknown)}: supported are "
                 f"{min(TokenType)} to {max(TokenType)}"
             )
-        if len(set(self.tokens)) < len(self.tokens):
+        self._last_ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))  # by text
+        if len(self._last_ids) < len(self.tokens):
             assert self.ids  # it checks which texts stand twice
 
     def _read_types(self) -> Sequence[int]:
@@ -74,7 +75,7 @@ class Vocabulary:
 
         Rows of the model without a token have a placeholder or an empty text, perhaps the same.
         """
-        ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+        ids = self._last_ids
         unused = TokenType.UNUSED
         if len(ids) == len(self.tokens) and unused not in self.types and "" not in ids:
             return ids

@@ -8,7 +8,7 @@ shape. tests/support/config_defaults.py writes config_defaults.json.
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 OTHER_NAMES = "other_names"  # of keys, by name
@@ -21,6 +21,6 @@ def config_defaults(model_type: str) -> Mapping[str, Any]:
 
 @cache
 def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
-    data = files("pellucid.models").joinpath("config_defaults.json").read_bytes()
+    data = Path(__file__).with_name("config_defaults.json").read_bytes()
     defaults: Mapping[str, Mapping[str, Any]] = json.loads(data)
     return defaults

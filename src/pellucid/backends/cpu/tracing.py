@@ -5,6 +5,7 @@ decoder: `+`, slicing, `.reshape`, and ops, which a backend records.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -331,15 +332,15 @@ def place(instructions: Sequence[Instruction], result: Value | None) -> Placed:
     """
     places: dict[Value, Operand] = {}
     kept: list[Instruction] = []
+    reads = _Reads(instructions)
     for index, instruction in enumerate(instructions):
-        later = [operand for other in instructions[index + 1 :] for operand in other.inputs]
-        if kept and (target := _residual(kept[-1], instruction, later)) is not None:
+        if kept and (target := _residual(kept[-1], instruction, index, reads)) is not None:
             product = kept.pop()
             assert instruction.output is not None and product.accumulate is not None
             kept.append(replace(product, output=target, emit=product.accumulate))
             places[instruction.output.value] = target
             continue
-        if _may_overwrite(instruction, later):
+        if _may_overwrite(instruction, index, reads):
             assert instruction.output is not None
             first, value = instruction.inputs[0], instruction.output.value
             if value is not result or first.value.width == value.width:
@@ -348,23 +349,42 @@ def place(instructions: Sequence[Instruction], result: Value | None) -> Placed:
     return Placed(tuple(kept), places)
 
 
+class _Reads:
+    """Which instructions read each value: a trace has thousands of operands, a value few readers."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self._of_value: dict[Value, list[tuple[int, Operand]]] = defaultdict(list)
+        for index, instruction in enumerate(instructions):
+            for operand in instruction.inputs:
+                self._of_value[operand.value].append((index, operand))
+
+    def is_read_after(self, index: int, columns: Operand) -> bool:
+        """Whether an instruction behind the one at `index` reads any of these columns."""
+        return any(
+            reader > index and operand.overlaps(columns)
+            for reader, operand in self._of_value.get(columns.value, ())
+        )
+
+
 def _residual(
-    product: Instruction, instruction: Instruction, later: Sequence[Operand]
+    product: Instruction, instruction: Instruction, index: int, reads: _Reads
 ) -> Operand | None:
     """Where `product` may add itself, if `instruction` is x + product and both end there."""
     if instruction.name != "add" or product.accumulate is None or product.output is None:
         return None
     x, added = instruction.inputs
-    dead = not any(operand.overlaps(x) or operand.overlaps(added) for operand in later)
+    dead = not (reads.is_read_after(index, x) or reads.is_read_after(index, added))
     reads_x = any(operand.overlaps(x) for operand in product.inputs)
     return x if added == product.output and dead and not reads_x else None
 
 
-def _may_overwrite(instruction: Instruction, later: Sequence[Operand]) -> bool:
+def _may_overwrite(instruction: Instruction, index: int, reads: _Reads) -> bool:
     if not instruction.can_overwrite:
         return False
     first, *others = instruction.inputs
-    return not any(operand.overlaps(first) for operand in (*others, *later))
+    return not any(operand.overlaps(first) for operand in others) and not reads.is_read_after(
+        index, first
+    )
 
 
 def build(trace: Trace, result: SymbolicArray | None, program: Program) -> None:

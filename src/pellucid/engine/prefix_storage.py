@@ -1,0 +1,71 @@
+"""The prefix store of an engine: opens it, in the form in which this model's blocks are kept."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pellucid.execution.block_directory import BlockDirectory
+from pellucid.execution.block_file import BlockFileFormat
+from pellucid.execution.block_server import BlockServer
+from pellucid.execution.fetch_policy import FetchPolicy
+from pellucid.execution.prefix_store import PrefixStore
+from pellucid.execution.secret_file import read_secret
+from pellucid.inputs.config import EngineConfig
+from pellucid.loaded_model import LoadedModel
+from pellucid.memory.engine_plan import EnginePlan
+from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import Warn
+
+_log = logging.getLogger(__name__)
+
+
+def open_prefix_store(
+    config: EngineConfig,
+    model: LoadedModel,
+    plan: EnginePlan,
+    bus: EventBus,
+    blocks_per_state: int,
+) -> PrefixStore:
+    """Opens the directory or the server that `config.prefix_store` names.
+
+    Args:
+        bus: gets warnings about files.
+        blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
+
+    Raises:
+        ValueError: the key or the server cannot be used.
+        OSError: a file cannot be made or read.
+    """
+    assert config.prefix_store is not None
+    bytes_per_block, max_pending = plan.memory.bytes_per_block, plan.max_pending_blocks
+    report = _reporter(bus)
+    fingerprint = model.identity(config).digest
+    if model.elsewhere is not None:  # a block's layout depends on where the model is cut
+        cuts = repr(model.elsewhere.first_layers).encode()
+        fingerprint = hashlib.sha256(fingerprint + cuts).digest()
+    key = None
+    if config.prefix_store_key is not None:
+        key = read_secret("prefix_store_key", Path(config.prefix_store_key))
+    file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block, key)
+    if config.shares_prefix_store:
+        server = BlockServer(config.prefix_store, fingerprint, file_format.file_bytes, report)
+        policy = FetchPolicy(time.monotonic)
+        return PrefixStore(server, file_format, max_pending, report, blocks_per_state, policy)
+    directory = BlockDirectory(
+        Path(config.prefix_store).expanduser(),
+        fingerprint,
+        file_format.file_bytes,
+        config.prefix_cache_bytes,
+    )
+    return PrefixStore(directory, file_format, max_pending, report, blocks_per_state)
+
+
+def _reporter(bus: EventBus) -> Callable[[str], None]:
+    def report(message: str) -> None:
+        _log.warning(message)
+        if bus.active:
+            bus.emit(Warn("prefix_cache", message))
+
+    return report
