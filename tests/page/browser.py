@@ -13,7 +13,14 @@ FLAGS = (
     "--no-first-run",
 )
 
-PATIENCE = 120  # seconds: a limit against hangs
+PATIENCE = 12  # seconds: a limit against hangs
+
+
+def patient_page(browser: Any, **context: Any) -> Any:
+    """A page in a window of its own, whose locators wait as long as `wait_until`."""
+    page = browser.new_page(**context)
+    page.set_default_timeout(1000 * PATIENCE)
+    return page
 
 
 def wait_until(page: Any, expression: str, argument: Any = None, seconds: float = PATIENCE) -> None:

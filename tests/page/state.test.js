@@ -1,6 +1,8 @@
 // The state of the page without a browser: streams in pieces, tables, the store, the pool at any moment, the address.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { createRuns } from "../../src/pellucid/web/state/api.js";
+import { createRecorded } from "../../src/pellucid/web/state/recorded.js";
 import { Columns, SEALED } from "../../src/pellucid/web/state/pool.js";
 import { createCursor, formatHash, parseHash } from "../../src/pellucid/web/state/session.js";
 import { FrameReader } from "../../src/pellucid/web/state/sse.js";
@@ -259,4 +261,37 @@ test("what was kept before the first snapshot is shown, and what ended unseen ha
   store.ingest([{ ev: "snapshot", as_of_seq: 40, requests: [running], blocks: [], used: 0, cached: 0, free: 4 }]);
   assert.deepEqual(["a/0", "b/0"].map((req) => store.stateAt(store.requests.get(req), 40).to), ["done", "decode"]);
   assert.equal(store.stateAt(store.requests.get("a/0"), 6).to, "waiting");
+});
+
+test("who waits for texts has them, also those that another view has asked for; what failed is asked again", async () => {
+  const store = new Store();
+  let answer = () => {};
+  const asked = [];
+  const post = (_, { tokens }) => {
+    asked.push(tokens);
+    return new Promise((done, fail) => (answer = (works) => (works ? done({ token_strs: tokens.map((id) => `<${id}>`) }) : fail(new Error("away")))));
+  };
+  const runs = createRuns({ post }, store, createCursor(store), {});
+  const first = runs.learnTexts([1, 2]);
+  answer(false);
+  await first;
+  void runs.learnTexts([1, 2]);
+  const second = runs.learnTexts([2]);
+  answer(true);
+  await second;
+  assert.equal(runs.textOf(2), "<2>");
+  assert.deepEqual(asked, [[1, 2], [1, 2]]);
+  store.hello = { boot_id: "another engine" };
+  assert.equal(runs.textOf(2), "", "another model may have another text of it");
+});
+
+test("recorded answers that could not be read are read again", async () => {
+  const { fetch } = globalThis;
+  const recorded = createRecorded();
+  globalThis.fetch = async () => new Response(null, { status: 503 });
+  await assert.rejects(recorded.load(), /503/);
+  const file = new Blob(['{"runs": []}']).stream().pipeThrough(new CompressionStream("gzip"));
+  globalThis.fetch = async () => new Response(file);
+  assert.deepEqual((await recorded.load()).runs, []);
+  globalThis.fetch = fetch;
 });

@@ -73,6 +73,22 @@ def test_a_blocks_numbers_appear_when_it_is_chosen(page: Any, server: Any) -> No
     assert f"{share:.2f} %" in text or f"{share:.1f} %" in text
 
 
+def test_a_slow_reply_is_shown_though_the_pool_has_changed_meanwhile(
+    page: Any, server: Any
+) -> None:
+    complete(server, PROMPT, 4)
+    asked: list[Any] = []
+    page.route("**/v1/kv/tree", lambda route: asked.append(route))
+    page.keyboard.press("4")
+    while not asked:
+        page.wait_for_timeout(20)
+    known = page.evaluate("pellucid.store.requests.size")
+    complete(server, f"{PROMPT} it found one. {PROMPT}", 4)
+    wait_until(page, "known => pellucid.store.requests.size > known", known)
+    asked[0].continue_()
+    page.locator(".prefix-tree button").first.wait_for()
+
+
 def test_where_two_prompts_part_is_marked_in_both(page: Any, server: Any) -> None:
     wait_until(page, "pellucid.store.hello !== null")
     first = f"The dog found a red stone under an old boat. {PROMPT} {PROMPT}"

@@ -128,14 +128,17 @@ def test_a_conversation_stays_and_is_the_one_that_other_clients_have(
     assert reply["choices"][0]["message"]["content"] == second["text"]
 
 
-def test_an_answer_goes_on_after_a_reload_as_if_nothing_had_happened(chat: Any) -> None:
-    set_params(chat, max_tokens=600, seed=4)
+def test_an_answer_goes_on_after_a_reload_as_if_nothing_had_happened(
+    chat: Any, server: Any
+) -> None:
+    set_params(chat, max_tokens=200, seed=4)
     say(chat, "Tell me a long story of the sea.")
     whole = until_whole(chat)
+    gate = StepGate(server.engine, 60)
     chat.keyboard.press("a")  # the same again, and a reload in its middle
     wait_until(chat, f"{LAST}.status === 'writing' && {LAST}.text.length > 40")
-    chat.evaluate("() => new Promise((done) => setTimeout(done, 0))")
     chat.reload()
+    gate.open()
     chat.locator("#say").wait_for()
     wait_until(chat, f"{LAST}?.role === 'assistant'")
     again = until_whole(chat)
@@ -353,7 +356,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_a_phone(chat: Any) -> None:
             for key in ("Escape", ".", "w"):
                 chat.keyboard.press(key)
                 chat.wait_for_timeout(300)  # pictures take their width in a later frame
-                assert chat.evaluate("document.documentElement.scrollWidth") <= width
+                wait_until(chat, "width => document.documentElement.scrollWidth <= width", width)
                 found = chat.evaluate("axe.run(document, {resultTypes: ['violations']})")[
                     "violations"
                 ]

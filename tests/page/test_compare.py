@@ -46,6 +46,7 @@ def test_the_table_has_what_the_curves_show(page: Any) -> None:
     run_it(page)
     page.keyboard.press("t")
     table = page.locator(".curves .twin").nth(1)  # tokens passed
+    table.locator("tbody tr").last.wait_for()
     cells = table.locator("tbody tr").last.locator("td").all_inner_texts()
     arms = page.evaluate("pellucid.views.compare.latest.end.arms")
     assert cells == ["12", str(arms["cached"]["pass_tok"]), str(arms["naive"]["pass_tok"])]

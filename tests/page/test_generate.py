@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from page.browser import PATIENCE, wait_until
+from page.browser import patient_page, wait_until
 from page.conftest import forget_events
 from page.screenshots import VIEWS
 from pellucid.observing import observation_budget
+from support.step_gate import StepGate
 
 
 def generate(page: Any, prompt: str) -> str:
@@ -67,7 +68,9 @@ def test_a_choice_that_nobody_looked_at_is_computed_again(
     tokens = page.evaluate(TOKENS, page.evaluate("pellucid.request.value.req"))
     unseen = [token for token in tokens if not token["rank"]]
     assert unseen
-    assert page.locator(".t.unseen").count() == len(unseen)
+    wait_until(
+        page, "count => document.querySelectorAll('.t.unseen').length === count", len(unseen)
+    )
     chosen = unseen[-1]
     page.evaluate("pos => (pellucid.selection.pos.value = pos)", chosen["pos"])
     page.locator(".candidates tr.chosen").wait_for()
@@ -96,15 +99,19 @@ WATCH_FRAMES = """() => {
 }"""
 
 
-def test_text_and_figures_show_the_same_moment_in_each_frame(page: Any) -> None:
+def test_text_and_figures_show_the_same_moment_in_each_frame(page: Any, server: Any) -> None:
+    server.wait_until_idle()
+    gate = StepGate(server.engine, 30)
     page.evaluate(WATCH_FRAMES)
     page.evaluate(
-        "pellucid.runs.start('/v1/completions', {prompt: 'Once upon a time', max_tokens: 1200, ignore_eos: true})"
+        "void pellucid.runs.start('/v1/completions', {prompt: 'Once upon a time', max_tokens: 600, ignore_eos: true})"
     )
-    wait_until(page, "window.frames_seen.at(-1)?.[0] === 1200")
+    wait_until(page, "window.frames_seen.length > 0")  # seen while it is written
+    gate.open()
+    wait_until(page, "window.frames_seen.at(-1)[0] === 600")
     frames = page.evaluate("window.frames_seen")
     assert [each for each in frames if len(set(each)) > 1] == []
-    assert len({text for text, _, _ in frames}) > 1  # seen while it was written
+    assert frames[0][0] < 600
 
 
 STAGES = """async ([reply, params]) => {
@@ -239,21 +246,22 @@ def test_an_empty_page_shows_a_recorded_run_which_rests_for_those_who_want_no_mo
     browser: Any, server: Any
 ) -> None:
     forget_events(server)
-    context = browser.new_context(reduced_motion="reduce")
-    context.set_default_timeout(1000 * PATIENCE)
-    page = context.new_page()
+    page = patient_page(browser, reduced_motion="reduce")
     page.goto(server.url)
     wait_until(page, "pellucid.store.snapshotSeq >= 0")
     # It stands at the first choice, with the tokens that the model read.
-    page.locator(".first-run .why", has_text="it chooses ␣Paris").wait_for()
+    first_choice = page.locator(".first-run .why", has_text="it chooses ␣Paris")
+    first_choice.wait_for()
     drawn = "document.querySelector('.first-run canvas').toDataURL()"
-    still = page.evaluate(drawn)
-    page.wait_for_timeout(200)
-    assert page.evaluate(drawn) == still
+    still = ""
+    while page.evaluate(drawn) != still:  # until it has its size and its first picture
+        still = page.evaluate(drawn)
+        page.wait_for_timeout(200)
+    assert first_choice.count() == 1
     page.get_by_role("button", name="Play").click()
     page.locator(".first-run .why", has_text="Decode.").wait_for()
     lesson = page.get_by_role("link", name="Now you: the lesson")
     assert lesson.get_attribute("href") == "#learn"
     page.get_by_role("button", name="or a prompt of your own").click()
     wait_until(page, "document.activeElement.id === 'prompt'")
-    context.close()
+    page.close()

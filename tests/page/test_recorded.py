@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from page.browser import PATIENCE, wait_until
+from page.browser import patient_page, wait_until
 from page.record_answers import COPY
 from page.record_site import write_site
 from pellucid.benchmark.estimate import Workload, estimate
@@ -118,8 +118,7 @@ def show(page: Any, view: str) -> None:
 def test_without_an_engine_views_replay_and_plan_computes(browser: Any, tmp_path: Path) -> None:
     answers = json.loads(gzip.decompress(ANSWERS.read_bytes()))
     export_file(tmp_path / "run.html", None)
-    page = browser.new_page(reduced_motion="reduce")  # runs are there at once
-    page.set_default_timeout(1000 * PATIENCE)
+    page = patient_page(browser, reduced_motion="reduce")  # runs are there at once
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: message.type == "error" and problems.append(message.text))

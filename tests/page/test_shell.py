@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from page.browser import wait_until
+from page.browser import patient_page, wait_until
 from page.conftest import wait_for_all_events
 from pellucid.observing.event_recording import read_recording
 from pellucid.observing.page_bundle import export_file
 from pellucid.observing.page_export import export_page
 from pellucid.observing.page_files import DEMO_TRACE, WEB_FOLDER
+from support.step_gate import StepGate
 
 VIEWS = ("Learn", "Generate", "Timeline", "Cache", "Compare", "Speculate", "Serve", "Plan", "Chat")
 
@@ -84,6 +85,24 @@ def test_a_reload_and_another_tab_show_what_was_before(page: Any, server: Any) -
         assert late.evaluate(look, name) == before
 
 
+def test_a_recording_has_nothing_of_the_server_that_was_followed_before(
+    page: Any, server: Any
+) -> None:
+    gate = StepGate(server.engine)
+    body = {"model": "tested", "prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(server.post, "/v1/completions", body)
+        wait_until(page, "pellucid.store.requests.size === 1")
+        gate.open()  # from here on events of the server come all the time
+        wait_until(page, "[...pellucid.store.requests.values()][0].tokens.length > 0")
+        page.evaluate("pellucid.source.open('traces/demo.jsonl.gz')")
+        wait_until(page, "pellucid.source.status.value === 'ended'")
+    names = page.evaluate("[...pellucid.store.requests.keys()]")
+    recorded = read_recording(WEB_FOLDER / DEMO_TRACE)
+    assert names == [event["req"] for event in recorded if event["ev"] == "req.add"]
+    assert page.evaluate("pellucid.source.before.value") == "none"
+
+
 SMALL_TEXTS = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const size = parseFloat(getComputedStyle(each).fontSize);
   const says = [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
@@ -113,7 +132,7 @@ def test_a_recording_that_was_cut_is_shown_as_far_as_it_is_whole(
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "page")
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as files, ThreadPoolExecutor(1) as thread:
         thread.submit(files.serve_forever)
-        opened = browser.new_page()
+        opened = patient_page(browser)
         opened.goto(f"http://127.0.0.1:{files.server_port}/")
         opened.locator(".notice", has_text=f"has {num_events} whole events").wait_for()
         assert opened.evaluate("pellucid.store.requests.size") > 0
@@ -123,7 +142,7 @@ def test_a_recording_that_was_cut_is_shown_as_far_as_it_is_whole(
 
 def test_a_page_in_one_file_opens_from_a_disk(browser: Any, tmp_path: Path) -> None:
     export_file(tmp_path / "run.html", None)
-    opened = browser.new_page()
+    opened = patient_page(browser)
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on("console", lambda message: message.type == "error" and problems.append(message.text))

@@ -37,7 +37,7 @@ def test_what_a_token_a_block_a_lane_and_a_step_are(page: Any) -> None:
     page.locator(".blocks li").first.hover()
     wait_until(page, f"{TIP}?.startsWith('block ')")
     page.keyboard.press("3")
-    assert page.evaluate(TIP) is None
+    wait_until(page, f"{TIP} === undefined")
     assert hover_canvas(page, "timeline", 0.5, 0.1).startswith("r1")
     assert page.locator(".picture .mark").count() == 1
     page.keyboard.press("4")

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from page.browser import PATIENCE, wait_until
+from page.browser import patient_page, wait_until
 from support.bundled import bundled_engine
 from support.http_server import running_server
 
@@ -11,8 +11,7 @@ BODY = {"model": "tested", "prompt": "Once upon a time", "max_tokens": 6, "ignor
 
 
 def test_a_server_that_is_killed_and_restarted_is_found_again(browser: Any) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
+    page = patient_page(browser)
     port = 0
     with ThreadPoolExecutor(1) as thread:
         boots = []

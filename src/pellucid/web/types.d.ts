@@ -232,9 +232,8 @@ declare global {
   }
 
   /** What the page asks of the worker: to read the stream of a server, or a recorded trace. */
-  type WorkerOrder =
-    | { kind: "live"; url: string; key: string; level: string; req: string; history: boolean }
-    | { kind: "trace"; url: string; name: string };
+  /** `reading`: a number that what the worker posts carries as well. */
+  type WorkerOrder = { reading: number } & ({ kind: "live"; url: string; key: string } | { kind: "trace"; url: string; name: string });
   type StreamStatus = "connecting" | "open" | "ended" | "lost" | "refused";
 
   /** The address: the view, and what it is asked for. */

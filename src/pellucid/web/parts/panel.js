@@ -86,26 +86,32 @@ const NOTHING = { reply: null, problem: "" };
  */
 export function useReply(api, path, { wait = 0, apart = 0, inputs = [] } = {}) {
   const latest = useSignal({ path: "", key: "", ...NOTHING });
-  const asked = useRef(-Infinity);
+  const asked = useRef({ at: -Infinity, count: 0, shown: 0, stop: new AbortController() });
   const key = JSON.stringify([path, ...inputs]);
   useEffect(() => {
+    const stop = (asked.current.stop = new AbortController());
+    return () => stop.abort();
+  }, [path]);
+  // A question under way is not given up for other inputs: else none is answered where they change faster than the server replies.
+  useEffect(() => {
     if (!path || (latest.value.key === key && latest.value.reply)) return undefined;
-    const stop = new AbortController();
     const timer = setTimeout(() => {
-      asked.current = performance.now();
-      api.get(path, stop.signal).then(
-        (reply) => (latest.value = { path, key, reply, problem: "" }),
-        (error) => {
-          const { value: before } = latest;
-          const reply = before.path === path ? before.reply : null;
-          if (!stop.signal.aborted) latest.value = { path, key, reply, problem: error.message };
-        },
+      const { current } = asked;
+      const { signal } = current.stop;
+      const own = (current.count += 1);
+      current.at = performance.now();
+      /** @param {Reply} found */
+      const show = (found) => {
+        if (signal.aborted || own < current.shown) return;
+        current.shown = own;
+        latest.value = { path, key, ...found };
+      };
+      api.get(path, signal).then(
+        (reply) => show({ reply, problem: "" }),
+        (error) => show({ reply: latest.value.path === path ? latest.value.reply : null, problem: error.message }),
       );
-    }, Math.max(wait, asked.current + apart - performance.now()));
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
+    }, Math.max(wait, asked.current.at + apart - performance.now()));
+    return () => clearTimeout(timer);
   }, [key]);
   return path && latest.value.path === path ? latest.value : NOTHING;
 }

@@ -123,10 +123,12 @@ function create(session) {
   const streamed = createStreamed(session);
   /** Half to one and a half times a length. @param {Numeric} length */
   const around = ({ value }) => `${Math.max(1, Math.round(value / 2))}-${Math.round(value * 1.5)}`;
-  /** Asks the server who runs and who waits. */
-  const look = async () => {
-    const reply = await session.api.get("/v1/requests").catch(() => null);
-    if (reply) queue.value = reply.data;
+  /** @type {Promise<void> | null} */
+  let looking = null;
+  /** Asks the server who runs and who waits, unless a question is under way. */
+  const look = () => {
+    looking ??= session.api.get("/v1/requests").then((reply) => void (queue.value = reply.data), () => {}).finally(() => (looking = null));
+    return looking;
   };
   return {
     ...ask,
@@ -174,6 +176,7 @@ function create(session) {
       await session.api.post(`/v1/requests/${encodeURIComponent(id)}/cancel`, {}).catch((error) => {
         if (error.status !== 404) streamed.problem.value = error.message; // 404: it has ended meanwhile
       });
+      await looking; // it may be of before
       await look();
     },
   };

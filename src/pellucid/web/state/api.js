@@ -110,14 +110,41 @@ export function createRuns(api, store, cursor, selection) {
   let model = null;
   /** By token id. @type {Map<number, string>} */
   const texts = new Map();
-  /** @type {Set<number>} */
-  const asked = new Set();
+  /** Questions under way, by the ids of tokens that they ask for. @type {Map<number, Promise<void>>} */
+  const asked = new Map();
   const textsVersion = signal(0);
+  let boot = "";
+
+  /** Another run of an engine may have another model. */
+  function renew() {
+    const now = store.hello?.boot_id ?? "";
+    if (now === boot) return;
+    boot = now;
+    model = null;
+    texts.clear();
+    asked.clear();
+  }
+
+  /** @param {number[]} ids of tokens */
+  async function learn(ids) {
+    const own = boot;
+    try {
+      const { token_strs } = await api.post("/detokenize", { tokens: ids });
+      if (own !== boot) return;
+      ids.forEach((id, index) => texts.set(id, token_strs[index]));
+      textsVersion.value += 1;
+    } catch {
+      // who asks next tries again
+    } finally {
+      if (own === boot) for (const id of ids) asked.delete(id);
+    }
+  }
 
   return {
     active,
     problem,
     model() {
+      renew();
       model ??= api.get("/v1/models").then((reply) => reply.data[0].id);
       model.catch(() => (model = null));
       return model;
@@ -152,16 +179,18 @@ export function createRuns(api, store, cursor, selection) {
     stop: (req) => stops.get(req)?.abort(),
     textOf(id) {
       textsVersion.value;
+      renew();
       return texts.get(id) ?? store.textOf(id);
     },
     async learnTexts(ids) {
-      const unknown = [...new Set(ids)].filter((id) => !texts.has(id) && !store.textOf(id) && !asked.has(id));
-      if (unknown.length === 0) return;
-      for (const id of unknown) asked.add(id);
-      const reply = await api.post("/detokenize", { tokens: unknown }).catch(() => null);
-      if (!reply?.token_strs) return;
-      unknown.forEach((id, index) => texts.set(id, reply.token_strs[index]));
-      textsVersion.value += 1;
+      renew();
+      const unknown = [...new Set(ids)].filter((id) => !texts.has(id) && !store.textOf(id));
+      const fresh = unknown.filter((id) => !asked.has(id));
+      if (fresh.length) {
+        const question = learn(fresh);
+        for (const id of fresh) asked.set(id, question);
+      }
+      await Promise.all(unknown.map((id) => asked.get(id)));
     },
   };
 }

@@ -14,7 +14,11 @@ export function createRecorded() {
   /** @type {Promise<Answers> | null} */
   let loading = null;
 
-  const load = () => (loading ??= read().then((found) => (answers.value = found)));
+  const load = () => {
+    loading ??= read().then((found) => (answers.value = found));
+    loading.catch(() => (loading = null)); // who asks next tries again
+    return loading;
+  };
 
   /** @type {Api} */
   const api = {

@@ -20,7 +20,6 @@ export function createSource(store, cursor, settings) {
   const message = signal("");
   /** "live", or the name of the trace. */
   const name = signal("live");
-  const watched = { level: "text", req: "" };
   /** The server's run before it was restarted: whether there is one, and whether it is shown, as a recording. */
   const before = signal(/** @type {"none" | "kept" | "shown"} */ ("none"));
   const hidden = new Store(); // that run or, while it is shown, the server's own now
@@ -30,6 +29,7 @@ export function createSource(store, cursor, settings) {
   let timer = /** @type {any} */ (0);
   let frame = 0;
   let last = -PACE_MS;
+  let reading = 0; // of events: what still comes of an earlier one is not shown
 
   /** Takes in what has come; all that is shown moves on to the newest event. */
   function drain() {
@@ -56,6 +56,7 @@ export function createSource(store, cursor, settings) {
   }
 
   worker.onmessage = ({ data }) => {
+    if (data.reading !== reading) return;
     if (data.kind === "events") {
       waiting = waiting.length ? waiting.concat(data.events) : data.events;
       if (document.hidden) drain();
@@ -70,21 +71,17 @@ export function createSource(store, cursor, settings) {
     if (document.hidden && waiting.length) drain();
   });
 
-  function clear() {
+  /** @param {any} from what is read from now on */
+  function read(from) {
+    reading += 1;
+    status.value = "connecting";
     waiting = [];
     store.clear();
     hidden.clear();
     before.value = "none";
     cursor.goLive();
     cursor.version.value += 1;
-  }
-
-  /** @param {boolean} history whether events that were before are wanted as well */
-  function follow(history) {
-    name.value = "live";
-    worker.postMessage({
-      kind: "live", url: new URL("/v1/events", location.href).href, key: settings.key.value, history, ...watched,
-    });
+    worker.postMessage({ ...from, reading });
   }
 
   const isLive = () => name.value === "live" && before.value !== "shown";
@@ -120,27 +117,16 @@ export function createSource(store, cursor, settings) {
     },
     /** Follows the server that the page came from, from the first event that it still has. */
     follow() {
-      clear();
-      follow(true);
-    },
-    /**
-     * How much the engine reports: at level text each token, and its choice as far as the engine's time for events allows.
-     * @param {{level: "stat" | "step" | "text" | "token", req?: string}} what `req`: tokens of this request only
-     */
-    watch({ level, req = "" }) {
-      if (level === watched.level && req === watched.req) return;
-      watched.level = level;
-      watched.req = req;
-      if (name.value === "live") follow(false);
+      name.value = "live";
+      read({ kind: "live", url: new URL("/v1/events", location.href).href, key: settings.key.value });
     },
     /**
      * Reads a recorded trace.
      * @param {string} path relative to the page's files
      */
     open(path) {
-      clear();
       name.value = path.split("/").at(-1) ?? path;
-      worker.postMessage({ kind: "trace", url: fileUrl(path), name: name.value });
+      read({ kind: "trace", url: fileUrl(path), name: name.value });
     },
   };
 }

@@ -18,18 +18,18 @@ self.onmessage = (message) => {
   const work = order.kind === "live" ? follow(order, current.signal) : readTrace(order, current.signal);
   work.catch((error) => {
     if (!(error instanceof DOMException && error.name === "AbortError")) {
-      tell("lost", String(error.message ?? error));
+      tell(order, "lost", String(error.message ?? error));
     }
   });
 };
 
 /**
+ * @param {WorkerOrder} order
  * @param {"connecting" | "open" | "ended" | "lost" | "refused"} status
  * @param {string} message
- * @param {number} code
  */
-function tell(status, message = "", code = 0) {
-  postMessage({ kind: "status", status, message, code });
+function tell({ reading }, status, message = "") {
+  postMessage({ kind: "status", reading, status, message });
 }
 
 /**
@@ -41,26 +41,25 @@ async function follow(order, signal) {
   let lastId = "";
   let bootId = "";
   for (let attempt = 0; !signal.aborted; attempt++) {
-    tell("connecting");
+    tell(order, "connecting");
     try {
       /** @type {Record<string, string>} */
       const headers = {};
       if (order.key) headers.authorization = `Bearer ${order.key}`;
       if (lastId) headers["last-event-id"] = lastId;
-      const query = new URLSearchParams({ level: order.level });
-      if (order.req) query.set("req", order.req);
-      if (order.history && !lastId) query.set("history", "true");
+      const query = new URLSearchParams({ level: "text" });
+      if (!lastId) query.set("history", "true");
       const reply = await fetch(`${order.url}?${query}`, { headers, signal, cache: "no-store" });
       if (reply.status >= 400 && reply.status < 500) {
         const body = await reply.json().catch(() => null);
-        tell("refused", body?.error?.message ?? `status ${reply.status}`, reply.status);
+        tell(order, "refused", body?.error?.message ?? `status ${reply.status}`);
         return;
       }
       if (!reply.ok || !reply.body) throw new Error(`status ${reply.status}`);
-      tell("open");
+      tell(order, "open");
       attempt = 0;
       const frames = new FrameReader();
-      const poster = new Poster();
+      const poster = new Poster(order);
       const reader = textReader(reply.body);
       let isOther = false; // another engine: its numbers begin anew, and its snapshot is needed
       while (!isOther) {
@@ -86,7 +85,7 @@ async function follow(order, signal) {
     } catch (error) {
       if (signal.aborted) return;
     }
-    tell("lost", "the connection to the server is lost");
+    tell(order, "lost", "the connection to the server is lost");
     await new Promise((done) => setTimeout(done, RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]));
   }
 }
@@ -97,10 +96,10 @@ async function follow(order, signal) {
  * @param {AbortSignal} signal
  */
 async function readTrace(order, signal) {
-  tell("connecting");
+  tell(order, "connecting");
   const reply = await fetch(order.url, { signal });
   if (!reply.ok || !reply.body) {
-    tell("refused", `${order.name}: status ${reply.status}`, reply.status);
+    tell(order, "refused", `${order.name}: status ${reply.status}`);
     return;
   }
   const reader = reply.body.getReader();
@@ -116,7 +115,7 @@ async function readTrace(order, signal) {
   const isGzip = first.value?.[0] === 0x1f && first.value?.[1] === 0x8b;
   const plain = isGzip ? whole.pipeThrough(/** @type {any} */ (new DecompressionStream("gzip"))) : whole;
   const lines = textReader(plain);
-  const poster = new Poster();
+  const poster = new Poster(order);
   let rest = "";
   let number = 0;
   let isCut = false; // as by a kill: what is whole is shown
@@ -146,12 +145,14 @@ async function readTrace(order, signal) {
     if (done) break;
   }
   poster.flush();
-  tell("ended", isCut ? `It was cut, as by a kill, and has ${number - 1} whole events.` : "");
+  tell(order, "ended", isCut ? `It was cut, as by a kill, and has ${number - 1} whole events.` : "");
 }
 
 /** Posts events in batches. */
 class Poster {
-  constructor() {
+  /** @param {WorkerOrder} order */
+  constructor({ reading }) {
+    this.reading = reading;
     /** @type {any[]} */
     this.events = [];
     /** @type {any} */
@@ -168,7 +169,7 @@ class Poster {
   flush() {
     clearTimeout(this.timer);
     this.timer = 0;
-    if (this.events.length) postMessage({ kind: "events", events: this.events });
+    if (this.events.length) postMessage({ kind: "events", reading: this.reading, events: this.events });
     this.events = [];
   }
 }
