@@ -38,9 +38,12 @@ class CpuOps(TracedOps):
         self, record: Callable[..., Any], contract: Signature, /, *args: Any, **options: Any
     ) -> Any:
         """Calls an op, whose parameters in the contract say which arguments are rows of a step."""
-        values = contract.bind(self, *args, **options).arguments
-        if any(isinstance(value, SymbolicArray | SymbolicIndices) for value in values.values()):
+        if any(
+            isinstance(value, SymbolicArray | SymbolicIndices)
+            for value in (*args, *options.values())
+        ):
             return record(*args, **options)
+        values = contract.bind(self, *args, **options).arguments
         del values["self"]
         types = {name: contract.parameters[name].annotation for name in values}
         rows = {name: value for name, value in values.items() if types[name] == Array}
