@@ -243,6 +243,11 @@ def test_a_strict_tool_need_not_be_called(client: openai.OpenAI) -> None:
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"tools": tools(), "tool_choice": "always"}, "tool_choice", "must be 'auto'"),
         ({"tools": tools(), "tool_choice": named("x")}, "tool_choice", "'x' is none of the tools"),
+        (
+            {"tools": tools(), "tool_choice": {"type": "function", "function": "x"}},
+            "tool_choice",
+            "must be 'auto'",
+        ),
         ({"tools": tools(weather=WRONG_SCHEMA), "tool_choice": "required"}, "tools", "not"),
     ],
 )

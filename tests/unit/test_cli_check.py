@@ -117,6 +117,18 @@ def test_what_a_template_does(
         assert {name: found["chat"][name] for name in chat} == chat
 
 
+def test_a_checkpoint_may_say_how_its_answers_are_read(
+    pellucid: CommandLine, directory: Path
+) -> None:
+    path = directory / "tokenizer_config.json"
+    says = {"chat_template": "{{ messages, tools }}", "response_template": {"fields": {}}}
+    path.write_text(json.dumps(says))
+    (found,) = reports(pellucid, str(directory))
+    assert found["chat"]["answer_family"] == "checkpoint" and found["chat"]["reads_tool_calls"]
+    lines = pellucid("check", str(directory)).out
+    assert "calls are read as the checkpoint says" in " ".join(lines.split())
+
+
 def test_people_get_lines(pellucid: CommandLine, gguf: Path) -> None:
     ran = pellucid("check", str(gguf))
     assert ran.status == 0 and ran.err == ""

@@ -156,6 +156,11 @@ def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
             parser = ResponseParser(template)
             parser.push(text + "x")
             assert parser.is_reasoning is is_open
+    for field in reasoning:  # which patterns alone find
+        assert field.close is not None
+        field = dataclasses.replace(field, close=dataclasses.replace(field.close, literals=None))
+        by_pattern = dataclasses.replace(template, fields=(field,))
+        assert ResponseFormat(family, by_pattern, None).reasoning_marks("") is None
 
 
 def test_without_tools_nothing_is_a_call() -> None:

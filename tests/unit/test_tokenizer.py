@@ -78,10 +78,13 @@ class TestLoad:
             tmp_path,
             special_tokens_map={"bos_token": "<|begin|>"},
             generation_config={"eos_token_id": [1, 5]},
-            config={"eos_token_id": 7, "bos_token_id": 9},
+            config={"eos_token_id": 7, "bos_token_id": 9, "pad_token_id": 5},
         )
         tokenizer = Tokenizer.load(tmp_path, backend.get_vocab_size())
         assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
+        assert (
+            tokenizer.decode([5]) == backend.decode([5]) != ""
+        )  # what pads is no end, and stays text
 
     def test_a_named_token_becomes_special(self, tmp_path: Path) -> None:
         backend = write(tmp_path, tokenizer_config={"eos_token": "<think>"})

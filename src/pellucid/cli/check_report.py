@@ -94,9 +94,11 @@ def _conversations(chat: "ChatFacts") -> str:
     if not chat.has_template:
         return "no chat template: text is continued"
     tools = "takes no tools"
+    family = chat.answer_family
+    writer = "the checkpoint says" if family == "checkpoint" else f"{family} writes them"
     if chat.takes_tools:
         tools = "takes tools, " + (
-            f"calls are read as {chat.answer_family} writes them"
+            f"calls are read as {writer}"
             if chat.reads_tool_calls
             else "calls are not read from answers"
         )

@@ -29,8 +29,6 @@ def _read_config(config: JsonObject) -> ModelConfig:
     for key, only in (("swiglu_alpha", _ALPHA), ("swiglu_limit", _LIMIT)):
         if config.number(key) != only:
             raise config.error(key, f"supported is {only}")
-    if config.string("hidden_act") != "silu":
-        raise config.error("hidden_act", "supported is silu")
     model = llama_like(
         config,
         windows=_windows,
