@@ -66,8 +66,8 @@ class Positions:
         return Positions(self.num_rows, numbers)
 
 
-class PlannedOps(TorchOps):
-    """Decode steps read the device alone, as the kernels of attention do."""
+class PlannedAttention(TorchOps):
+    """Attention of decode steps reads the device alone, as the kernels of attention do."""
 
     def paged_attention(self, q, kv_layer, batch, scale, window=None, softcap=None, sinks=None):
         step = TorchBatch.of(batch, self.device)
@@ -92,9 +92,19 @@ class PlannedOps(TorchOps):
         return ordered_sum(weights[..., None] * v, dim=2)[:, :, 0]
 
 
-def backend(graphs):
+def backend(graphs, kernels=()):
     own = TorchBackend(DEVICE)
-    own.ops, own.graphs = PlannedOps(own.device, own.ops.sizes), graphs
+    sizes = own.device, own.ops.sizes
+    own.graphs = graphs
+    if kernels:
+        from pellucid.backends.torch.triton.ops import KernelChoice, TritonOps
+
+        class PlannedOps(PlannedAttention, TritonOps):
+            pass
+
+        own.ops = PlannedOps(*sizes, KernelChoice().only(*kernels))
+    else:
+        own.ops = PlannedAttention(*sizes)
     return own
 
 
@@ -106,21 +116,43 @@ class OnHost:
         return to_host(self._decoder.step(batch, kv_cache).rows.rows)
 
 
-# Positions that are embedded; two windows; norms of heads.
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3"])
-def test_graphs_change_no_bit(family, tmp_path):
-    path = write_checkpoint(tmp_path / family, family)
+def assert_graphs_change_no_bit(path, texts, steps, kernels=()):
+    """Returns the rows of the graphs that were captured."""
 
     def logits(graphs):
-        own = backend(graphs)
+        own = backend(graphs, kernels)
         decoder, config = load_decoder(path, own)
         compiled = OnHost(own.compile(decoder, config))
-        return logits_in_steps(compiled, config, own, TEXTS, STEPS)
+        return logits_in_steps(compiled, config, own, texts, steps)
 
     graphs = FakeGraphs()
     for found, expected in zip(logits(graphs), logits(None), strict=True):
         assert np.isfinite(expected).all() and (found == expected).all()
-    assert graphs.captured == [4, 2, 1]
+    return graphs.captured
+
+
+# Positions that are embedded; two windows; norms of heads.
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3"])
+def test_graphs_change_no_bit(family, tmp_path):
+    path = write_checkpoint(tmp_path / family, family)
+    assert assert_graphs_change_no_bit(path, TEXTS, STEPS) == [4, 2, 1]
+
+
+# The second step has a row of no request.
+SHORT_TEXTS = [TEXTS[0][:5], TEXTS[1][:4], TEXTS[0][7:9]]
+SHORT_STEPS = [
+    [(0, 0, 3), (1, 0, 2)],
+    [(0, 3, 4), (1, 2, 3), (2, 0, 1)],
+    [(1, 3, 4), (2, 1, 2), (0, 4, 5)],
+]
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "lfm2", "qwen3.5-moe"])
+def test_graphs_hold_experts_and_recurrent_layers(family, tmp_path):
+    pytest.importorskip("triton")
+    path = write_checkpoint(tmp_path / family, family, dtype="bfloat16")
+    kernels = "experts", "recurrence"
+    assert assert_graphs_change_no_bit(path, SHORT_TEXTS, SHORT_STEPS, kernels) == [4]
 
 
 class Calls(TorchDispatchMode):

@@ -33,8 +33,9 @@ def test_kernels_compile(capability: int) -> None:
     mma, shared_bytes = GPUS[capability]
     for each in found:
         assert each["spilled_bytes"] == 0, each
-        assert each["mma"] == [mma], each
         assert each["shared_bytes"] <= shared_bytes, each
-        # Of the smallest tile only weights, or keys and values, are so wide.
-        assert each["wide_loads"] > 0, each
         assert each["num_fused"] == 0, each
+        has_products = "format" in each
+        assert each["mma"] == [mma] * has_products, each
+        # Of the smallest tile only weights, or keys and values, are so wide.
+        assert each["wide_loads"] > 0 or not has_products, each

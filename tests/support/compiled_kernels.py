@@ -26,7 +26,18 @@ from pellucid.backends.torch.triton.attention import (
     attention_constants,
 )
 from pellucid.backends.torch.triton.kernels.attention import attention_kernel
+from pellucid.backends.torch.triton.kernels.experts import (
+    count_kernel,
+    grouped_linear_kernel,
+    place_kernel,
+    sum_kernel,
+)
 from pellucid.backends.torch.triton.kernels.linear import linear_kernel
+from pellucid.backends.torch.triton.kernels.recurrence import (
+    convolution_kernel,
+    delta_kernel,
+    keep_rows_kernel,
+)
 from pellucid.backends.torch.triton.linear import (
     TILES_OF_CODES,
     TILES_OF_NUMBERS,
@@ -38,6 +49,7 @@ from support.uniform_model import uniform_model
 
 # One for each branch of the template.
 FORMATS = ("bf16", "int8", "int4-zp", "int4-k", "mxfp4")
+GROUPED = ("bf16", "int4-k")  # of experts: the same sums
 CACHES = ("bf16", "int8", "int4")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 _WIDE = r"cp\.async\.cg\S*[^;]*0x10|ld\.global\S*\.v4\.b32"  # of 16 bytes
@@ -77,10 +89,12 @@ def compile_kernel(
     )
 
 
-def compile_linear(name: str, tile: LinearTile, capability: int) -> Any:
-    """The kernel of `linear`, for matrices of which a row has a multiple of 16 columns."""
+def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) -> Any:
+    """A kernel of products, for matrices of which a row has a multiple of 16 columns."""
     weight_format = STORED_FORMATS.get(name)
     constants = linear_constants(weight_format) | {"OUTPUTS": tile.outputs, "ROWS": tile.rows}
+    if kernel is grouped_linear_kernel:
+        constants |= {"HAS_SOURCES": True, "HAS_BIASES": True}
     of_channels = weight_format is not None and weight_format.group_size is None
     number = {"none": "*bf16", "exponent": "*u8", "product": "*i8"}.get(constants["SCALE"])
     scales = number or ("*fp32" if of_channels else "*fp16")
@@ -93,11 +107,41 @@ def compile_linear(name: str, tile: LinearTile, capability: int) -> Any:
         "zero_points": "*u8",
         "scale_factors": "*fp16",
         "minimum_factors": "*fp16",
+        "biases": "*fp32",
+        "sources": "*i32",
+        "tiles": "*i32",
     }
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    return compile_kernel(
-        linear_kernel, types, constants, ("num_columns", "num_outputs"), options, capability
-    )
+    divisible = "num_columns", "num_outputs", "y_stride"
+    return compile_kernel(kernel, types, constants, divisible, options, capability)
+
+
+def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) -> Any:
+    """A kernel without products over f32: what are no floats are its lists of whole numbers."""
+    lists = ("counts", "slots", "sources", "tiles", "requests", "rows")
+    floats = [
+        each
+        for each in kernel.arg_names
+        if each not in (*constants, *lists, "scale") and not each.startswith("num_")
+    ]
+    types = dict.fromkeys(lists, "*i32") | dict.fromkeys(floats, "*fp32") | {"scale": "fp32"}
+    divisible = ("num_numbers", "num_channels")
+    return compile_kernel(kernel, types, constants, divisible, {}, capability)
+
+
+# At the sizes of Qwen3.5 35B-A3B.
+SMALL_KERNELS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (count_kernel, {"ROWS": 128}),
+    (place_kernel, {"EXPERTS": 256, "ROWS": 128, "TILE": 16}),
+    (sum_kernel, {"EXPERTS": 256, "NUM_CHOSEN": 8, "WIDTH": 512}),
+    (convolution_kernel, {"KERNEL": 4, "HAS_BIAS": True, "IS_SILU": True, "WIDTH": 256}),
+    (keep_rows_kernel, {"KERNEL": 4, "TAPS": 4, "WIDTH": 256}),
+    (
+        delta_kernel,
+        {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128}
+        | {"IS_TILED": False, "KEYS": 128, "VALUES": 32},
+    ),
+)
 
 
 def compile_attention(kv_dtype: str, tile: AttentionTile, capability: int) -> Any:
@@ -169,12 +213,18 @@ def facts_of(compiled: Any) -> dict[str, Any]:
 def compiled_kernels(capability: int) -> Iterator[dict[str, Any]]:
     for name in FORMATS:
         for tile in TILES_OF_NUMBERS if name == "bf16" else TILES_OF_CODES:
-            facts = facts_of(compile_linear(name, tile, capability))
-            yield {"kernel": "linear", "format": name, "tile": tile._asdict(), **facts}
+            kernels = (
+                (linear_kernel, grouped_linear_kernel) if name in GROUPED else (linear_kernel,)
+            )
+            for kernel in kernels:
+                facts = facts_of(compile_linear(name, tile, capability, kernel))
+                yield {"kernel": kernel.__name__, "format": name, "tile": tile._asdict(), **facts}
     for name in CACHES:
         for own in ATTENTION_TILES if name == "bf16" else ATTENTION_TILES[:1]:
             facts = facts_of(compile_attention(name, own, capability))
-            yield {"kernel": "attention", "format": name, "tile": own._asdict(), **facts}
+            yield {"kernel": "attention_kernel", "format": name, "tile": own._asdict(), **facts}
+    for kernel, constants in SMALL_KERNELS:
+        yield {"kernel": kernel.__name__, **facts_of(compile_small(kernel, constants, capability))}
 
 
 if __name__ == "__main__":

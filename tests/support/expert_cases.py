@@ -30,7 +30,7 @@ class ExpertCase:
         stacks = (self.gate, self.up, self.down)
         biases = self.biases or [[None] * len(stack) for stack in stacks]
         return [
-            tuple(map(backend.weights.matrix, stack, stack_biases))
+            backend.weights.stack(map(backend.weights.matrix, stack, stack_biases))
             for stack, stack_biases in zip(stacks, biases, strict=True)
         ]
 

@@ -1,7 +1,7 @@
 """The contract of a backend: its ops, its weights, its KV caches, and how it runs a decoder."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
-from pellucid.backends.ops import Decoder, ForwardBatch, KVCache, Matrix, Ops, Vector
+from pellucid.backends.ops import (
+    Decoder,
+    ForwardBatch,
+    KVCache,
+    Matrix,
+    MatrixStack,
+    Ops,
+    Vector,
+)
 from pellucid.backends.quantization.formats import IntegerFormat, MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -105,6 +113,10 @@ class Weights(ABC):
     def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
         """As `matrix`, for a matrix of an expert: a step reads only a few of them."""
         return self.matrix(weight, bias)
+
+    def stack(self, experts: Iterable[Matrix]) -> MatrixStack:
+        """The handles of `expert` of all experts of a layer, in order, as `expert_mlp` takes them."""
+        return tuple(experts)
 
     def table(self, rows: RowTable) -> Matrix:
         """A handle for `embed` from a matrix that stays in its file."""

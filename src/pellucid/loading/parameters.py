@@ -91,7 +91,7 @@ class CheckpointParameters(Parameters):
                 floats = as_floats(self.weight(weight))
                 return self._weights.matrix(floats, self._bias(weight), rounds_activations=False)
             case "experts":
-                return tuple(self._experts(weight))
+                return self._weights.stack(self._experts(weight))
             case "table":  # not read here: a NaN in it is found when a step reads it
                 return self._weights.table(self.table_rows(weight))
             case "vector":

@@ -68,7 +68,7 @@ class RandomParameters(Parameters):
                 )
             case "experts":
                 matrices = (self._drawn(each) for each in weight.matrices)
-                return tuple(self._weights.expert(*each) for each in matrices)
+                return self._weights.stack(self._weights.expert(*each) for each in matrices)
             case "table":
                 num_rows, num_columns = weight.shape
                 rows = _random_bf16(rng, _TABLE_ROWS, num_columns)

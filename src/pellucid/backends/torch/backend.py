@@ -65,7 +65,8 @@ class TorchBackend(Backend):
 
             self.ops = with_kernels(self.ops)
         # Plain PyTorch reads the step on the host, which a graph cannot.
-        self.graphs: Graphs | None = CudaGraphs() if self.ops.has_work_lists else None
+        has_graphs = self.device.type == "cuda" and "attention" in self.ops.parts_of_graphs
+        self.graphs: Graphs | None = CudaGraphs() if has_graphs else None
         self.weights: TorchWeights = TorchWeights(self.device, quantize)
 
     @property
@@ -93,7 +94,7 @@ class TorchBackend(Backend):
         dtype: str,
         num_state_slots: int = 1,
     ) -> TorchKVCache:
-        has_spare = self.graphs is not None and fits_graphs(config, dtype)
+        has_spare = self.graphs is not None and fits_graphs(config, dtype, self.ops.parts_of_graphs)
         return make_torch_kv_cache(
             config, num_blocks, block_size, dtype, num_state_slots, self.device, has_spare
         )

@@ -7,6 +7,7 @@ rows up to its size write into a spare block. Kernels whose work depends on the 
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -27,15 +28,23 @@ _LEAST_WIDTH = 64  # of block tables
 _ALIGNMENT = 64  # bytes, of an array of the buffer
 
 
-def fits_graphs(config: ModelConfig, kv_dtype: str) -> bool:
-    """Whether no op of a decode step asks the host what the step is made of: experts, recurrent layers, rows that stay
-    in a file, and keys whose groups the host plans do."""
+def fits_graphs(config: ModelConfig, kv_dtype: str, parts: AbstractSet[str]) -> bool:
+    """Whether no op of a decode step asks the host what the step is made of: rows that stay in a file, and keys whose
+    groups the host plans do.
+
+    Args:
+        parts: `TorchOps.parts_of_graphs`. Experts and recurrent layers of other ops do likewise.
+    """
     return (
         config.is_first
         and config.is_last
         and config.layer_vocab_size == 0
         and find_kv_format(kv_dtype).open_positions == 0
-        and all(each.attention is not None and each.experts is None for each in config.layers)
+        and all(
+            (each.attention is not None or "recurrence" in parts)
+            and (each.experts is None or "experts" in parts)
+            for each in config.layers
+        )
     )
 
 
@@ -182,6 +191,13 @@ class GraphRunner:
         )
 
     def _record(
+        self, bucket: _Bucket, batch: ForwardBatch, kv_cache: TorchKVCache, device: torch.device
+    ) -> _Recorded:
+        # Rows that are stored again are the same ones; a state would go on.
+        with kv_cache.states_kept(batch.state_slots):
+            return self._recorded_step(bucket, batch, kv_cache, device)
+
+    def _recorded_step(
         self, bucket: _Bucket, batch: ForwardBatch, kv_cache: TorchKVCache, device: torch.device
     ) -> _Recorded:
         asking = TorchBatch.of(batch, device)

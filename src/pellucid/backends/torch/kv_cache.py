@@ -1,6 +1,7 @@
 """Keys, values and recurrent states on a device: the bytes of the NumPy cache, a row for each block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from pellucid.backends.numpy.kv_cache import (
     rows_of_format,
 )
 from pellucid.backends.numpy.kv_codes import CodeRows
-from pellucid.backends.ops import BlockBytes, HostArray
+from pellucid.backends.ops import BlockBytes, HostArray, IntArray
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.kv_codes import (
     quantize_groups,
@@ -211,6 +212,15 @@ class TorchKVCache:
             part = own[start : start + array[slot].nbytes].clone()
             array[slot] = part.view(array.dtype).reshape(array[slot].shape)
             start += array[slot].nbytes
+
+    @contextmanager
+    def states_kept(self, slots: IntArray) -> Iterator[None]:
+        """What happens within changes no state of these slots."""
+        own = indices(slots, self._device)
+        kept = [array[own] for array in self._slot_arrays()]
+        yield
+        for array, numbers in zip(self._slot_arrays(), kept, strict=True):
+            array[own] = numbers
 
     def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         sources, targets = (self._ids(each) for each in (source_ids, target_ids))

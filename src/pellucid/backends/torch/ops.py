@@ -82,9 +82,10 @@ class TorchOps(Ops):
         return ""
 
     @property
-    def has_work_lists(self) -> bool:
-        """Whether attention reads on the device what a step is made of, so that a graph can hold it."""
-        return False
+    def parts_of_graphs(self) -> frozenset[str]:
+        """ "attention", "experts", "recurrence": as far as these ops read on the device what a step is made of, so that
+        a graph can hold them."""
+        return frozenset()
 
     def attention_numbers(self, config: AttentionConfig) -> int:
         """An estimate of the numbers that exist at once in `paged_attention`, whatever the step."""

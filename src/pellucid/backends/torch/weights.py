@@ -1,7 +1,7 @@
 """Weights on a device, in the formats of their files; products widen them to f32."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -58,6 +58,10 @@ class TorchFloats:
     def widened(self, rows: slice | Tensor) -> Tensor:
         return self.weight[rows].float()
 
+    def part(self, rows: slice) -> "TorchFloats":
+        """Some of its outputs, in the same memory."""
+        return TorchFloats(self.weight[rows], None if self.bias is None else self.bias[rows])
+
 
 @dataclass(frozen=True)
 class TorchCodes:
@@ -93,6 +97,12 @@ class TorchCodes:
             weights = weights + self._per_input(minimums)
         return weights
 
+    def part(self, rows: slice) -> "TorchCodes":
+        """As `TorchFloats.part`."""
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        bias = None if self.bias is None else self.bias[rows]
+        return TorchCodes(self.format, self.num_inputs, arrays, bias)
+
     def _centered(self, arrays: Mapping[str, Tensor]) -> Tensor:
         codes = arrays["codes"]
         if self.format.bits > 4:
@@ -120,6 +130,60 @@ class TorchCodes:
         if self.format.group_size is None:
             return per_group
         return per_group.repeat_interleave(self.format.group_size, dim=1)[:, : self.num_inputs]
+
+
+@dataclass(frozen=True)
+class TorchExperts(Sequence[TorchMatrix]):
+    """Matrices of one shape and format that follow each other in memory: those of a layer's experts.
+
+    Args:
+        together: all outputs of the first one, then those of the second one.
+    """
+
+    together: TorchFloats | TorchCodes
+    num_experts: int
+
+    @classmethod
+    def of(cls, experts: Sequence["TorchWeight"]) -> "TorchExperts | None":
+        """None: they differ in format or shape."""
+        if not _are_alike(experts):
+            return None
+        first: Any = experts[0]
+        every: Any = experts
+        bias = None if first.bias is None else torch.cat([each.bias for each in every])
+        if isinstance(first, TorchFloats):
+            together = torch.cat([each.weight for each in every])
+            return cls(TorchFloats(together, bias), len(experts))
+        arrays = {name: torch.cat([each.arrays[name] for each in every]) for name in first.arrays}
+        return cls(TorchCodes(first.format, first.num_inputs, arrays, bias), len(experts))
+
+    @property
+    def num_outputs(self) -> int:
+        """Of an expert."""
+        return self.together.shape[0] // self.num_experts
+
+    def __len__(self) -> int:
+        return self.num_experts
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._apart[index]
+
+    @cached_property
+    def _apart(self) -> tuple[TorchMatrix, ...]:
+        size = self.num_outputs
+        starts = range(0, self.num_experts * size, size)
+        return tuple(self.together.part(slice(start, start + size)) for start in starts)
+
+
+def _are_alike(experts: Sequence[Any]) -> bool:
+    first = experts[0]
+    if not isinstance(first, TorchFloats | TorchCodes):
+        return False
+    if any(type(each) is not type(first) or each.shape != first.shape for each in experts):
+        return False
+    if isinstance(first, TorchFloats):
+        return all(each.weight.dtype == first.weight.dtype for each in experts)
+    return all(each.format == first.format for each in experts)
 
 
 TorchWeight: TypeAlias = TorchMatrix | JoinedHandle
@@ -151,6 +215,11 @@ class TorchWeights(Weights):
             weight = weight.astype(np.float32)
         self._count(weight.nbytes, weight.shape)
         return TorchFloats(to_device(weight, self._device), own_bias)
+
+    def stack(self, experts: Iterable[TorchWeight]) -> TorchStack:
+        """A `TorchExperts`, if they are alike."""
+        apart = tuple(experts)
+        return TorchExperts.of(apart) or apart
 
     def _count(self, num_bytes: int, shape: tuple[int, ...]) -> None:
         self._num_bytes += num_bytes

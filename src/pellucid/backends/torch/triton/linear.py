@@ -1,6 +1,6 @@
 """Launches the kernel of products, over matrices of bf16 and of codes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix
 # Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
 _NUMBERS, _WORDS = 64, 16
 _WORD_BITS = 32
+
+# Those that a format does not have are not read.
+_ARRAYS = ("scales", "scale_factors", "minimums", "minimum_factors", "zero_points")
 
 _SCALES = {
     ScaleKind.F32: "number",
@@ -55,6 +58,11 @@ TILES_OF_CODES = (
 )
 
 
+def tile_for(num_rows: float, tiles: Sequence[LinearTile]) -> LinearTile:
+    """The tile of a step with so many rows."""
+    return next((each for each in tiles if num_rows <= each.most_rows), tiles[-1])
+
+
 def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
     """The constants of `linear_kernel` for a format; None: bf16."""
     if weight_format is None:
@@ -81,6 +89,17 @@ def _codebook(numbers: tuple[int, ...]) -> dict[str, Any]:
     """Sixteen numbers as four words; none: zeros."""
     words = np.array(numbers or (0,) * 16, np.int8).view("<i4").tolist()
     return {f"BOOK_{i}": word for i, word in enumerate(words)}
+
+
+def options_of(tile: LinearTile) -> dict[str, Any]:
+    """The arguments of a launch by which tiles differ."""
+    return {
+        "OUTPUTS": tile.outputs,
+        "ROWS": tile.rows,
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+        "enable_fp_fusion": False,
+    }
 
 
 def planes_of(x: Tensor, num_planes: int) -> Tensor:
@@ -126,27 +145,22 @@ class LinearLaunch:
             return y
         grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))
         linear_kernel[grid](
-            y,
-            planes_of(x, self.constants["PLANES"]),
-            self.stored,
-            *(self._array(name) for name in ("scales", "scale_factors")),
-            *(self._array(name) for name in ("minimums", "minimum_factors", "zero_points")),
-            num_rows,
-            num_outputs,
-            num_columns,
-            self._width("scales"),
-            self._width("scale_factors"),
+            *(y, planes_of(x, self.constants["PLANES"]), *self.matrix),
+            *(num_rows, num_outputs, num_columns, *self.widths),
             **self.constants,
-            OUTPUTS=tile.outputs,
-            ROWS=tile.rows,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-            enable_fp_fusion=False,
+            **options_of(tile),
         )
         return y
 
-    def _array(self, name: str) -> Tensor:
-        return self.arrays.get(name, self.stored)  # what is not there is not read
+    @property
+    def matrix(self) -> tuple[Tensor, ...]:
+        """The stored matrix and its arrays, as `linear_kernel` takes them."""
+        return self.stored, *(self.arrays.get(name, self.stored) for name in _ARRAYS)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Scales and their factors of an output."""
+        return self._width("scales"), self._width("scale_factors")
 
     def _width(self, name: str) -> int:
         array = self.arrays.get(name)

@@ -5,6 +5,7 @@ Each op that a kernel replaces gives a row the same bits in every step. It may g
 """
 
 import hashlib
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from pellucid.backends.base import JoinedHandle
 from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.torch.arithmetic import activate
 from pellucid.backends.torch.batch import TorchBatch
-from pellucid.backends.torch.kv_cache import TorchKVLayer
+from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer
 from pellucid.backends.torch.ops import ProductSizes, TorchOps
 from pellucid.backends.torch.triton.attention import (
     ATTENTION_TILES,
@@ -26,18 +28,26 @@ from pellucid.backends.torch.triton.attention import (
     sizes_for,
     tile_for,
 )
+from pellucid.backends.torch.triton.experts import GroupedExperts
 from pellucid.backends.torch.triton.linear import (
     TILES_OF_CODES,
     TILES_OF_NUMBERS,
     LinearLaunch,
     LinearTile,
 )
+from pellucid.backends.torch.triton.linear import tile_for as linear_tile_for
+from pellucid.backends.torch.triton.recurrence import convolve, delta_net
 from pellucid.backends.torch.triton.rows import rms_norm, rotate, store
-from pellucid.backends.torch.weights import TorchWeight
-from pellucid.facts.model_config import AttentionConfig, RopeConfig
+from pellucid.backends.torch.weights import TorchStack, TorchWeight
+from pellucid.facts.model_config import Activation, AttentionConfig, GatedDeltaNetConfig, RopeConfig
 
-KernelName: TypeAlias = Literal["linear", "attention", "rows"]
-KERNELS: tuple[KernelName, ...] = ("linear", "attention", "rows")
+KernelName: TypeAlias = Literal["linear", "attention", "rows", "experts", "recurrence"]
+KERNELS: tuple[KernelName, ...] = ("linear", "attention", "rows", "experts", "recurrence")
+
+_NOT_GROUPED = (
+    "device='cuda': no kernel reads this format of experts (f32, f16, several formats, or codes that fill no words of"
+    " 32 bits): plain PyTorch computes one expert after the other, which is slower, and no step is a graph"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,9 @@ class KernelChoice:
     Args:
         used: ops of others are plain PyTorch. "rows" are norms, rotations, and storing keys and values.
         attention: how ranges are shared out.
-        tiles_of_numbers, tiles_of_codes, attention_tiles: by the rows of a step, in ascending order.
+        tiles_of_numbers, tiles_of_codes: of "linear" and "experts", by the rows of a step or of an expert, in ascending
+            order.
+        attention_tiles: by the rows of a step, in ascending order.
     """
 
     used: frozenset[KernelName] = frozenset(KERNELS)
@@ -63,10 +75,13 @@ class KernelChoice:
     def only(self, *kernels: KernelName) -> "KernelChoice":
         return replace(self, used=frozenset(kernels))
 
+    def tiles_of(self, has_codes: bool) -> tuple[LinearTile, ...]:
+        return self.tiles_of_codes if has_codes else self.tiles_of_numbers
+
     def with_one_tile(self, kernel: KernelName) -> "KernelChoice":
         """Steps of all lengths go through the first tile of this kernel."""
         match kernel:
-            case "linear":
+            case "linear" | "experts":
                 numbers, codes = self.tiles_of_numbers[:1], self.tiles_of_codes[:1]
                 return replace(self, tiles_of_numbers=numbers, tiles_of_codes=codes)
             case "attention":
@@ -92,8 +107,8 @@ class TritonOps(TorchOps):
         return f"triton {triton.__version__} {digest}"
 
     @property
-    def has_work_lists(self) -> bool:
-        return self.device.type == "cuda" and "attention" in self.choice.used
+    def parts_of_graphs(self) -> frozenset[str]:
+        return self.choice.used
 
     def attention_numbers(self, config: AttentionConfig) -> int:
         if "attention" not in self.choice.used:
@@ -109,9 +124,8 @@ class TritonOps(TorchOps):
             or (launch := LinearLaunch.of(weight)) is None
         ):
             return super().linear(x, weight)
-        choice = self.choice
-        tiles = choice.tiles_of_codes if launch.has_codes else choice.tiles_of_numbers
-        y = launch.run(x, next((each for each in tiles if len(x) <= each.most_rows), tiles[-1]))
+        tiles = self.choice.tiles_of(launch.has_codes)
+        y = launch.run(x, linear_tile_for(len(x), tiles))
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -123,6 +137,58 @@ class TritonOps(TorchOps):
         if "rows" not in self.choice.used:
             return super().rope(x, batch, rope)
         return rotate(x, TorchBatch.of(batch, self.device), rope)
+
+    def expert_mlp(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        num_chosen: int,
+        gate: TorchStack,
+        up: TorchStack,
+        down: TorchStack,
+        activation: Activation,
+    ) -> Tensor:
+        if "experts" not in self.choice.used or len(x) == 0:
+            return super().expert_mlp(x, weights, num_chosen, gate, up, down, activation)
+        experts = GroupedExperts.of(gate, up, down)
+        if experts is None:
+            warnings.warn(_NOT_GROUPED, RuntimeWarning, stacklevel=2)
+            return super().expert_mlp(x, weights, num_chosen, gate, up, down, activation)
+        # On average as many rows meet an expert.
+        num_rows = len(x) * num_chosen / weights.shape[1]
+        tile = linear_tile_for(num_rows, self.choice.tiles_of(experts.has_codes))
+        return experts.run(x, weights, num_chosen, activation, tile)
+
+    def causal_convolution(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state_layer: TorchStateLayer,
+        batch: ForwardBatch,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        if "recurrence" not in self.choice.used:
+            return super().causal_convolution(x, weight, bias, state_layer, batch, activation)
+        step, is_silu = TorchBatch.of(batch, self.device), activation == "silu"
+        y = convolve(x, weight, bias, state_layer, step, is_silu)
+        return y if activation is None or is_silu else activate(y, activation)
+
+    def gated_delta_net(
+        self,
+        qkv: Tensor,
+        b: Tensor,
+        a: Tensor,
+        log_decay: Tensor,
+        step_bias: Tensor,
+        net: GatedDeltaNetConfig,
+        state_layer: TorchStateLayer,
+        batch: ForwardBatch,
+    ) -> Tensor:
+        facts = qkv, b, a, log_decay, step_bias, net, state_layer
+        if "recurrence" not in self.choice.used:
+            return super().gated_delta_net(*facts, batch)
+        return delta_net(*facts, TorchBatch.of(batch, self.device))
 
     def store_kv(self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
         step = TorchBatch.of(batch, self.device)

@@ -1,28 +1,42 @@
 """The check at start of the kernels in Triton: whether they give the numbers of plain PyTorch, and tiles of all sizes a
 row the same bits."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.ops import ForwardBatch, HostArray
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.torch.batch import TorchBatch
-from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchRows
+from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer, make_torch_kv_cache
 from pellucid.backends.torch.memory import to_device
 from pellucid.backends.torch.ops import TorchOps
 from pellucid.backends.torch.triton.ops import KERNELS, KernelChoice, KernelName, TritonOps
-from pellucid.backends.torch.weights import TorchFloats, TorchMatrix, TorchWeights
-from pellucid.facts.kv_formats import KV_FORMATS, NumberFormat
-from pellucid.facts.model_config import RopeConfig
+from pellucid.backends.torch.weights import TorchMatrix, TorchWeights
+from pellucid.facts.model_config import (
+    AttentionConfig,
+    GatedDeltaNetConfig,
+    LayerConfig,
+    MLPConfig,
+    ModelConfig,
+    RopeConfig,
+)
 
 _SHAPE = 200, 2048  # outputs and inputs; the last tile of outputs is not full
 _FORMATS = ("int8", "int4-zp")
-_CACHES = ("bf16", "int8,int4")  # floats, bytes and halves of bytes
+_EXPERTS, _CHOSEN = 3, 2
+_CACHES = (
+    "bf16",
+    "int8,int4",
+    "int4",
+    "f32",
+)  # floats, bytes and halves of bytes, keys by dimension; products of f32
 _HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 6, 2, 64, 32
 _CLOSE = 1e-2  # of norms
 
@@ -79,10 +93,7 @@ def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, in
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     weight = rng.standard_normal(shape, np.float32)
     load = TorchWeights(ops.device)
-    matrices: list[TorchMatrix] = [
-        TorchFloats(to_device(weight, ops.device).to(torch.bfloat16), None),
-        *(load.uniform(quantize_matrix(weight, FORMATS[each]), None, True) for each in _FORMATS),
-    ]
+    matrices = [_stored(load, weight, each) for each in ("bf16", *_FORMATS)]
     tiles = *choice.tiles_of_numbers[:-1], *choice.tiles_of_codes[:-1]
     most = sorted({each.most_rows for each in tiles})
     counts = sorted({1, *most, *(each + 1 for each in most)})
@@ -97,6 +108,39 @@ def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, in
                 if not torch.equal(ops.linear(x[own], matrix), every[own]):
                     return False
     return True
+
+
+def _experts_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
+    """Likewise rows that choose two of three experts, of which a step has as many rows as each tile takes."""
+    ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
+    width, hidden = shape[0] // 8 * 8, shape[1]  # whole words of codes
+    tiles = *choice.tiles_of_numbers[:-1], *choice.tiles_of_codes[:-1]
+    counts = sorted({1, 7, *(each.most_rows * _EXPERTS // _CHOSEN + 1 for each in tiles)})
+    x = to_device(rng.standard_normal((counts[-1], hidden), np.float32), ops.device)
+    weights = rng.random((counts[-1], _EXPERTS), np.float32) + 0.5
+    weights[np.arange(len(weights)), rng.integers(_EXPERTS, size=len(weights))] = 0
+    scores = to_device(weights, ops.device)
+    load = TorchWeights(ops.device)
+    shapes = (width, hidden), (width, hidden), (hidden, width)
+    floats = [[rng.standard_normal(each, np.float32) for _ in range(_EXPERTS)] for each in shapes]
+    for name in ("bf16", *_FORMATS):
+        stacks = [load.stack(_stored(load, each, name) for each in own) for own in floats]
+        every = ops.expert_mlp(x, scores, _CHOSEN, *stacks, "silu")
+        if not _is_close(every, plain.expert_mlp(x, scores, _CHOSEN, *stacks, "silu")):
+            return False
+        for count in counts:
+            own = slice(len(x) - count, None)
+            found = ops.expert_mlp(x[own], scores[own], _CHOSEN, *stacks, "silu")
+            if not torch.equal(found, every[own]):
+                return False
+    return True
+
+
+def _stored(load: TorchWeights, weight: HostArray, name: str) -> TorchMatrix:
+    """A matrix in bf16, or in codes."""
+    if name == "bf16":
+        return load.uniform(weight.astype(ml_dtypes.bfloat16), None, True)
+    return load.uniform(quantize_matrix(weight, FORMATS[name]), None, True)
 
 
 def _attention_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
@@ -170,22 +214,46 @@ def _batch(spans: Sequence[tuple[int, int]], device: torch.device) -> TorchBatch
     return TorchBatch.of(batch, device)
 
 
-def _kv_layers(num_blocks: int, device: torch.device) -> Iterator[TorchKVLayer]:
-    def rows(number_format: NumberFormat) -> TorchRows:
-        shape = num_blocks, _BLOCK_SIZE, _KV_HEADS
-        if number_format.group_dims is None:
-            numbers = torch.zeros((*shape, _HEAD_DIM), dtype=torch.bfloat16, device=device)
-            return TorchRows(None, _HEAD_DIM, (numbers,))
-        width = number_format.num_numbers(_HEAD_DIM) * number_format.bits // 8
-        dtype = torch.int8 if number_format.bits == 8 else torch.uint8
-        groups = *shape, number_format.num_groups(_HEAD_DIM)
-        codes = torch.zeros((*shape, width), dtype=dtype, device=device)
-        scales = torch.zeros(groups, dtype=torch.bfloat16, device=device)
-        return TorchRows(number_format, _HEAD_DIM, (codes, scales))
+def _recurrence_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
+    """Likewise a convolution and a delta net over a text, whole and token by token."""
+    ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
+    length, net = 9, GatedDeltaNetConfig(1, 2, _HEAD_DIM, 40, 4)
+    width = 2 * net.keys_width + net.values_width
 
+    def normal(*own: int) -> Tensor:
+        return to_device(rng.standard_normal(own, np.float32), ops.device)
+
+    x, b, a = normal(length, width), normal(length, 2), normal(length, 2)
+    weight, log_decay, step_bias = normal(net.kernel_size * width), -normal(2).abs(), normal(2)
+
+    def run(each: TorchOps, cuts: Sequence[int]) -> Tensor:
+        layer = TorchStateLayer(
+            torch.full((1, net.kernel_size - 1, width), torch.nan, device=ops.device),
+            torch.full((1, 2, net.key_dim, net.value_dim), torch.nan, device=ops.device),
+        )
+        found = []
+        for start, stop in itertools.pairwise(cuts):
+            batch, own = _batch([(start, stop)], ops.device), slice(start, stop)
+            qkv = each.causal_convolution(x[own], weight, None, layer, batch, "silu")
+            facts = qkv, b[own], a[own], log_decay, step_bias
+            heads = each.gated_delta_net(*facts, net, layer, batch)
+            found.append(torch.cat((qkv, heads.flatten(1)), dim=1))
+        return torch.cat(found)
+
+    every = run(ops, (0, length))
+    alone = run(ops, range(length + 1))
+    return _is_close(every, run(plain, (0, length))) and torch.equal(alone, every)
+
+
+def _kv_layers(num_blocks: int, device: torch.device) -> Iterator[TorchKVLayer]:
+    attention = AttentionConfig(_HEADS, _KV_HEADS, _HEAD_DIM, 1.0, None)
+    layer = LayerConfig(attention, MLPConfig(1, "silu"))
+    config = ModelConfig("check", 1, 1, (layer,), 1, 1e-6)
     for name in _CACHES:
-        k, v = KV_FORMATS[name].halves
-        yield TorchKVLayer(rows(k), rows(v), 0, _KV_HEADS, _BLOCK_SIZE)
+        cache = make_torch_kv_cache(config, num_blocks, _BLOCK_SIZE, name, 1, device)
+        (own,) = cache.layers
+        assert isinstance(own, TorchKVLayer)
+        yield own
 
 
 def _is_close(found: Tensor, plain: Tensor) -> bool:
@@ -196,4 +264,6 @@ _CHECKS: dict[KernelName, Callable[[TorchOps, KernelChoice, tuple[int, int]], bo
     "linear": _linear_is_right,
     "attention": _attention_is_right,
     "rows": _rows_are_right,
+    "experts": _experts_are_right,
+    "recurrence": _recurrence_is_right,
 }

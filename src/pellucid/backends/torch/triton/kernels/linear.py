@@ -56,39 +56,39 @@ def _by_column(own, GROUP: tl.constexpr, NUM_GROUPS: tl.constexpr, COLUMNS: tl.c
 
 
 @triton.jit
-def linear_kernel(
-    y,  # f32 [T, N]
-    x,  # bf16 [PLANES, T, columns]
-    stored,  # bf16, or words of codes, [N, columns]
-    scales,  # [N, groups]
-    scale_factors,  # f16 [N, blocks]
+def sums_of_products(
+    x,  # as of `linear_kernel`, like the following
+    stored,
+    scales,
+    scale_factors,
     minimums,
     minimum_factors,
-    zero_points,  # uint8 [N, groups]
-    num_rows,
-    num_outputs,
+    zero_points,
+    rows,  # int64 [ROWS]
+    is_row,
+    num_rows,  # of a plane of x
+    outputs,  # int64 [OUTPUTS] of the stored matrix
+    is_output,
     num_columns,
     num_groups,
     num_blocks,
-    PLANES: tl.constexpr,  # codes of a word: 8 of 4 bits, 4 of 8; of bf16 1
-    GROUP: tl.constexpr,  # columns that share a scale; 0: all
-    BLOCK: tl.constexpr,  # columns that share a factor
-    SCALE: tl.constexpr,  # "none", "number", "exponent", "product"
-    ZERO_POINT: tl.constexpr,  # -1: each group has its own
+    PLANES: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
+    ZERO_POINT: tl.constexpr,
     HAS_MINIMUMS: tl.constexpr,
     HAS_CODEBOOK: tl.constexpr,
-    BOOK_0: tl.constexpr,  # words of 4 numbers of the codebook
+    BOOK_0: tl.constexpr,
     BOOK_1: tl.constexpr,
     BOOK_2: tl.constexpr,
     BOOK_3: tl.constexpr,
-    OUTPUTS: tl.constexpr,  # of a tile
+    OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    """A tile of products, f32 [OUTPUTS, ROWS]."""
     NUM_GROUPS: tl.constexpr = 1 if GROUP == 0 else COLUMNS // GROUP
-    outputs = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
-    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    is_output, is_row = outputs < num_outputs, rows < num_rows
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for start in range(0, num_columns, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
@@ -143,6 +143,48 @@ def linear_kernel(
                 other=0,
             )
             sums = tl.dot(weights, inputs, sums)
+    return sums
+
+
+@triton.jit
+def linear_kernel(
+    y,  # f32 [T, N]
+    x,  # bf16 [PLANES, T, columns]
+    stored,  # bf16, or words of codes, [N, columns]
+    scales,  # [N, groups]
+    scale_factors,  # f16 [N, blocks]
+    minimums,
+    minimum_factors,
+    zero_points,  # uint8 [N, groups]
+    num_rows,
+    num_outputs,
+    num_columns,
+    num_groups,
+    num_blocks,
+    PLANES: tl.constexpr,  # codes of a word: 8 of 4 bits, 4 of 8; of bf16 1
+    GROUP: tl.constexpr,  # columns that share a scale; 0: all
+    BLOCK: tl.constexpr,  # columns that share a factor
+    SCALE: tl.constexpr,  # "none", "number", "exponent", "product"
+    ZERO_POINT: tl.constexpr,  # -1: each group has its own
+    HAS_MINIMUMS: tl.constexpr,
+    HAS_CODEBOOK: tl.constexpr,
+    BOOK_0: tl.constexpr,  # words of 4 numbers of the codebook
+    BOOK_1: tl.constexpr,
+    BOOK_2: tl.constexpr,
+    BOOK_3: tl.constexpr,
+    OUTPUTS: tl.constexpr,  # of a tile
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    outputs = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
+    rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    is_output, is_row = outputs < num_outputs, rows < num_rows
+    sums = sums_of_products(
+        *(x, stored, scales, scale_factors, minimums, minimum_factors, zero_points),
+        *(rows, is_row, num_rows, outputs, is_output, num_columns, num_groups, num_blocks),
+        *(PLANES, GROUP, BLOCK, SCALE, ZERO_POINT, HAS_MINIMUMS, HAS_CODEBOOK),
+        *(BOOK_0, BOOK_1, BOOK_2, BOOK_3, OUTPUTS, ROWS, COLUMNS),
+    )
     tl.store(
         y + rows[None, :] * num_outputs + outputs[:, None],
         sums,
