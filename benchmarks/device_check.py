@@ -2,7 +2,7 @@
 
     python benchmarks/device_check.py                         all parts, 10 minutes at most
     python benchmarks/device_check.py --device cuda --parts rows products --minutes 5
-    python benchmarks/device_check.py --parts tune            the fastest tiles, for triton/linear.py
+    python benchmarks/device_check.py --parts tune            writes the chip's fastest tiles into triton/tiles.json
     python benchmarks/device_check.py --json there.json
 
 Each part is a process with a share of the time, so one that fails or hangs leaves the others whole. A table is last.

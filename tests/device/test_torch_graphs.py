@@ -17,23 +17,24 @@ from support.decoding import logits_in_steps
 from support.host_ops import DEVICE
 
 TEXTS = [np.random.default_rng(0).integers(3, 300, length).tolist() for length in (45, 8, 1)]
-# Prompts, then decode steps of 3, 2 and 1 rows.
+# Prompts, all of whose logits are asked for; a step with a draft; decode steps of 2 rows and of 1.
 STEPS = [
     [(0, 0, 40), (1, 0, 5)],
-    [(0, 40, 41), (1, 5, 6), (2, 0, 1)],
-    [(1, 6, 7), (0, 41, 42)],
-    [(0, 42, 43), (1, 7, 8)],
+    [(0, 40, 42), (1, 5, 6), (2, 0, 1)],
+    [(1, 6, 7), (0, 42, 43)],
+    [(1, 7, 8)],
     [(0, 43, 44)],
     [(0, 44, 45)],
 ]
 
 
 class FakeGraph:
-    def __init__(self, run, result):
-        self._run, self._result = run, result
+    def __init__(self, run, results):
+        self._run, self._results = run, results
 
     def replay(self):
-        self._result.copy_(self._run())
+        for result, own in zip(self._results, self._run(), strict=True):
+            result.copy_(own)
 
 
 class FakeGraphs:
@@ -43,13 +44,14 @@ class FakeGraphs:
         self.captured = []
 
     def capture(self, run):
-        result = torch.full_like(run(), torch.nan)
-        self.captured.append(len(result))
-        return FakeGraph(run, result), result
+        logits, largest = run()
+        self.captured.append(len(logits))
+        results = torch.full_like(logits, torch.nan), torch.full_like(largest, -1)
+        return FakeGraph(run, results), results
 
 
 class Positions:
-    """A plan of the positions of rows."""
+    """A plan of the positions and requests of rows."""
 
     def __init__(self, num_rows, numbers=None):
         self.num_rows, self.numbers = num_rows, numbers
@@ -58,26 +60,27 @@ class Positions:
         return Positions(num_rows)
 
     def numbers_of(self, batch):
-        positions = np.zeros(self.num_rows, np.int32)
-        positions[: len(batch.positions)] = batch.positions
-        return positions
+        counts = np.diff(batch.query_start)
+        numbers = np.zeros((2, self.num_rows), np.int32)
+        numbers[0, : len(batch.positions)] = batch.positions
+        numbers[1, : len(batch.positions)] = np.repeat(np.arange(len(counts)), counts)
+        return numbers
 
     def over(self, numbers):
         return Positions(self.num_rows, numbers)
 
 
 class PlannedAttention(TorchOps):
-    """Attention of decode steps reads the device alone, as the kernels of attention do."""
+    """Attention reads the device alone, as the kernels of attention do."""
 
     def paged_attention(self, q, kv_layer, batch, scale, window=None, softcap=None, sinks=None):
         step = TorchBatch.of(batch, self.device)
-        if len(q) > len(step.seq_lens):
-            return super().paged_attention(q, kv_layer, step, scale, window, softcap, sinks)
         if "positions" not in step.plans:
             plan = Positions(len(q))
             step.plans["positions"] = plan.over(to_device(plan.numbers_of(step), self.device))
-        positions = step.plans["positions"].numbers[:, None, None]
-        tables = step.tables[kv_layer.group]
+        positions, requests = step.plans["positions"].numbers
+        positions = positions[:, None, None]
+        tables = step.tables[kv_layer.group][requests]
         tables = torch.nn.functional.pad(tables, (0, 64 - tables.shape[1]), value=-1)
         num_keys = 64 * kv_layer.block_size
         times = q.shape[1] // kv_layer.num_kv_heads
@@ -135,24 +138,23 @@ def assert_graphs_change_no_bit(path, texts, steps, kernels=()):
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3"])
 def test_graphs_change_no_bit(family, tmp_path):
     path = write_checkpoint(tmp_path / family, family)
-    assert assert_graphs_change_no_bit(path, TEXTS, STEPS) == [4, 2, 1]
+    assert assert_graphs_change_no_bit(path, TEXTS, STEPS) == [48, 4, 2, 1]
 
 
-# The second step has a row of no request.
+# Steps of 3 rows, of which graphs have a fourth; then one of 5, with drafts.
 SHORT_TEXTS = [TEXTS[0][:5], TEXTS[1][:4], TEXTS[0][7:9]]
 SHORT_STEPS = [
-    [(0, 0, 3), (1, 0, 2)],
-    [(0, 3, 4), (1, 2, 3), (2, 0, 1)],
-    [(1, 3, 4), (2, 1, 2), (0, 4, 5)],
+    [(0, 0, 2), (1, 0, 1)],
+    [(0, 2, 3), (1, 1, 2), (2, 0, 1)],
+    [(1, 2, 4), (2, 1, 2), (0, 3, 5)],
 ]
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "lfm2", "qwen3.5-moe"])
-def test_graphs_hold_experts_and_recurrent_layers(family, tmp_path):
+def test_graphs_hold_experts_and_recurrent_layers(tmp_path):
     pytest.importorskip("triton")
-    path = write_checkpoint(tmp_path / family, family, dtype="bfloat16")
+    path = write_checkpoint(tmp_path / "model", "qwen3.5-moe", dtype="bfloat16")
     kernels = "experts", "recurrence"
-    assert assert_graphs_change_no_bit(path, SHORT_TEXTS, SHORT_STEPS, kernels) == [4]
+    assert assert_graphs_change_no_bit(path, SHORT_TEXTS, SHORT_STEPS, kernels) == [4, 8]
 
 
 class Calls(TorchDispatchMode):

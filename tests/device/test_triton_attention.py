@@ -13,10 +13,11 @@ pytest.importorskip("triton")
 from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.torch.backend import TorchBackend
 from pellucid.backends.torch.memory import to_device
-from pellucid.backends.torch.triton.attention import AttentionSizes, AttentionTile
+from pellucid.backends.torch.triton.attention import AttentionSizes
 from pellucid.backends.torch.triton.attention_plan import plan_attention
 from pellucid.backends.torch.triton.ops import KernelChoice, TritonOps
 from pellucid.backends.torch.triton.self_check import with_kernels
+from pellucid.backends.torch.triton.tiles import AttentionTile
 from pellucid.facts.kv_formats import KV_FORMATS
 from support.attention_cases import AttentionCase, config_of, paged_attention_in_steps
 from support.batches import Share, forward_batch
@@ -39,7 +40,8 @@ CLOSE = {"f32": 1e-5}  # of norms; else queries and probabilities are rounded to
 
 
 def backend(sizes, tiles=TILES):
-    choice = replace(KernelChoice(attention=sizes).only("attention"), attention_tiles=tiles)
+    choice = KernelChoice(attention=sizes).only("attention")
+    choice = replace(choice, tiles=choice.tiles._replace(attention=tiles))
     ops = TritonOps(PLAIN.device, PLAIN.ops.sizes, choice)
     return SimpleNamespace(ops=HostOps(ops), make_kv_cache=PLAIN.make_kv_cache)
 

@@ -34,7 +34,10 @@ def test_kernels_compile(capability: int) -> None:
     for each in found:
         assert each["spilled_bytes"] == 0, each
         assert each["shared_bytes"] <= shared_bytes, each
-        assert each["num_fused"] == 0, each
+        # A logarithm is a polynomial of the library's.
+        assert each["num_fused"] == 0 or each["kernel"] == "delta_kernel", each
+        if each["kernel"] in ("weights_kernel", "race_kernel", "winner_kernel"):
+            assert each["num_inexact"] == 0, each  # draws are the definition's, bit for bit
         has_products = "format" in each
         assert each["mma"] == [mma] * has_products, each
         # Of the smallest tile only weights, or keys and values, are so wide.

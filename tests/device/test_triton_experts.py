@@ -15,9 +15,9 @@ from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch.backend import TorchBackend
 from pellucid.backends.torch.triton.experts import GroupedExperts
-from pellucid.backends.torch.triton.linear import LinearTile
 from pellucid.backends.torch.triton.ops import KernelChoice, TritonOps
 from pellucid.backends.torch.triton.self_check import with_kernels
+from pellucid.backends.torch.triton.tiles import LinearTile
 from support.expert_cases import random_choice, random_experts
 from support.host_ops import DEVICE
 from support.random_matrices import random_matrix
@@ -98,11 +98,8 @@ def test_formats_without_a_kernel_are_plain_and_say_so() -> None:
 
 
 SMALL = (24, 64)
-FEW = replace(
-    CHOICE,
-    tiles_of_numbers=(LinearTile(2, 64, 16, 4, 4), LinearTile(1 << 30, 64, 32, 4, 4)),
-    tiles_of_codes=(LinearTile(2, 64, 16, 4, 4), LinearTile(1 << 30, 64, 32, 4, 4)),
-)
+TWO = (LinearTile(2, 64, 16, 4, 4), LinearTile(1 << 30, 64, 32, 4, 4))
+FEW = replace(CHOICE, tiles=CHOICE.tiles._replace(numbers=TWO, codes=TWO))
 
 
 def test_the_check_at_start_takes_kernels_that_keep_rows_apart(

@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 from pellucid.backends.joined_matrix import join_matrices
 from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch.backend import TorchBackend
-from pellucid.backends.torch.triton.linear import LinearLaunch, LinearTile
+from pellucid.backends.torch.triton.linear import LinearLaunch
 from pellucid.backends.torch.triton.ops import KernelChoice, TritonOps
 from pellucid.backends.torch.triton.self_check import with_kernels
+from pellucid.backends.torch.triton.tiles import LinearTile
 from support.host_ops import DEVICE
 from support.random_matrices import random_matrix
 
@@ -65,7 +66,7 @@ def test_a_row_has_the_same_bits_in_any_step_and_tile(name: str) -> None:
         for start in {0, len(x) - count}:
             rows = x[start : start + count]
             assert torch.equal(OPS.linear(rows, handle), every[start : start + count])
-    tiles = CHOICE.tiles_of_codes if launch.has_codes else CHOICE.tiles_of_numbers
+    tiles = CHOICE.tiles_of(launch.has_codes)
     for tile in (*tiles, *TUNED):
         assert torch.equal(launch.run(x[:70], tile) + handle.bias, every[:70]), tile
 

@@ -19,13 +19,13 @@ from triton.compiler import ASTSource
 
 from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch.kv_cache import TorchKVLayer, make_torch_kv_cache
-from pellucid.backends.torch.triton.attention import (
-    ATTENTION_TILES,
-    AttentionSizes,
-    AttentionTile,
-    attention_constants,
-)
+from pellucid.backends.torch.triton.attention import AttentionSizes, attention_constants
 from pellucid.backends.torch.triton.kernels.attention import attention_kernel
+from pellucid.backends.torch.triton.kernels.draws import (
+    race_kernel,
+    weights_kernel,
+    winner_kernel,
+)
 from pellucid.backends.torch.triton.kernels.experts import (
     count_kernel,
     grouped_linear_kernel,
@@ -38,12 +38,8 @@ from pellucid.backends.torch.triton.kernels.recurrence import (
     delta_kernel,
     keep_rows_kernel,
 )
-from pellucid.backends.torch.triton.linear import (
-    TILES_OF_CODES,
-    TILES_OF_NUMBERS,
-    LinearTile,
-    linear_constants,
-)
+from pellucid.backends.torch.triton.linear import linear_constants
+from pellucid.backends.torch.triton.tiles import ANY_CHIP, AttentionTile, LinearTile, Tiles
 from pellucid.facts.kv_formats import find_kv_format
 from support.uniform_model import uniform_model
 
@@ -118,13 +114,15 @@ def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) ->
 
 def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) -> Any:
     """A kernel without products over f32: what are no floats are its lists of whole numbers."""
-    lists = ("counts", "slots", "sources", "tiles", "requests", "rows")
+    lists = ("counts", "slots", "sources", "tiles", "requests", "rows", "winners", "tokens")
+    others = {"scale": "fp32", "times": "*fp64"}
+    others |= dict.fromkeys(("seeds_low", "seeds_high", "streams", "positions"), "*i64")
     floats = [
         each
         for each in kernel.arg_names
-        if each not in (*constants, *lists, "scale") and not each.startswith("num_")
+        if each not in (*constants, *lists, *others) and not each.startswith("num_")
     ]
-    types = dict.fromkeys(lists, "*i32") | dict.fromkeys(floats, "*fp32") | {"scale": "fp32"}
+    types = dict.fromkeys(lists, "*i32") | dict.fromkeys(floats, "*fp32") | others
     divisible = ("num_numbers", "num_channels")
     return compile_kernel(kernel, types, constants, divisible, {}, capability)
 
@@ -141,6 +139,9 @@ SMALL_KERNELS: tuple[tuple[Any, dict[str, Any]], ...] = (
         {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128}
         | {"IS_TILED": False, "KEYS": 128, "VALUES": 32},
     ),
+    (weights_kernel, {"WIDTH": 1024}),
+    (race_kernel, {"WIDTH": 512}),
+    (winner_kernel, {"PARTS": 512}),
 )
 
 
@@ -207,12 +208,15 @@ def facts_of(compiled: Any) -> dict[str, Any]:
         "wide_loads": len(re.findall(_WIDE, ptx)),
         # In bf16 it is how a product alone is written: its third operand is -0.
         "num_fused": len(re.findall(r"\bfma\.rn(?:\.ftz)?\.f", ptx)),
+        "num_inexact": len(re.findall(r"\.(?:approx|ftz|full)\b", ptx)),
     }
 
 
 def compiled_kernels(capability: int) -> Iterator[dict[str, Any]]:
+    """With the tiles that chips have on which nobody measured."""
+    tiles = Tiles.of(ANY_CHIP)
     for name in FORMATS:
-        for tile in TILES_OF_NUMBERS if name == "bf16" else TILES_OF_CODES:
+        for tile in tiles.numbers if name == "bf16" else tiles.codes:
             kernels = (
                 (linear_kernel, grouped_linear_kernel) if name in GROUPED else (linear_kernel,)
             )
@@ -220,7 +224,7 @@ def compiled_kernels(capability: int) -> Iterator[dict[str, Any]]:
                 facts = facts_of(compile_linear(name, tile, capability, kernel))
                 yield {"kernel": kernel.__name__, "format": name, "tile": tile._asdict(), **facts}
     for name in CACHES:
-        for own in ATTENTION_TILES if name == "bf16" else ATTENTION_TILES[:1]:
+        for own in tiles.attention if name == "bf16" else tiles.attention[:1]:
             facts = facts_of(compile_attention(name, own, capability))
             yield {"kernel": "attention_kernel", "format": name, "tile": own._asdict(), **facts}
     for kernel, constants in SMALL_KERNELS:

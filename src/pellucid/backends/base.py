@@ -23,7 +23,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.row_table import RowTable, TableInFile
 from pellucid.facts.host_memory import available_memory
-from pellucid.facts.machine import Arithmetic, Machine
+from pellucid.facts.machine import Arithmetic, DeviceFacts, Machine
 from pellucid.facts.model_config import ModelConfig
 
 if TYPE_CHECKING:  # the contract needs no extension
@@ -354,6 +354,11 @@ class Backend(ABC):
     def batch(self, batch: ForwardBatch) -> ForwardBatch:
         """A step's batch in the form in which this backend's ops read it fastest; they take both."""
         return batch
+
+    @property
+    def device_facts(self) -> DeviceFacts | None:
+        """Of the device that computes; None: the host's processor does."""
+        return None
 
     def available_memory(self) -> int | None:
         """Bytes that can be taken now where weights and KV caches lie; None: the system does not report it."""

@@ -55,9 +55,8 @@ def machine_line(machine: "Machine") -> str:
         )
     )
     bandwidth = machine.bandwidth_bytes_per_second / 1e9
-    return (
-        f"{machine_name()}, {machine.isa}, {threads}: memory {bandwidth:.1f} GB/s; GOP/s: {peaks}"
-    )
+    name = machine_name() if machine.device is None else machine.device.words
+    return f"{name}, {machine.isa}, {threads}: memory {bandwidth:.1f} GB/s; GOP/s: {peaks}"
 
 
 def speed(measurement: "Measurement") -> str:
@@ -83,7 +82,8 @@ def bench_objects(
 ) -> list[dict[str, Any]]:
     """An object for each test, and the machine's."""
     tests = [measurement_object(measurement, config, machine) for measurement in measurements]
-    return [*tests, asdict(machine)]
+    facts = {name: value for name, value in asdict(machine).items() if value is not None}
+    return [*tests, facts]
 
 
 def measurement_object(

@@ -71,7 +71,8 @@ def engine(explanation: Explanation) -> str:
     if "bw_bytes_s" not in device or "flops_s" not in device:
         return words
     bandwidth, peak = device["bw_bytes_s"] / 1e9, device["flops_s"] / 1e9
-    return f"{words}; this machine: memory {bandwidth:.1f} GB/s, {peak:.0f} GFLOP/s"
+    name = device["name"] if device["backend"] == "torch" else "this machine"
+    return f"{words}; {name}: memory {bandwidth:.1f} GB/s, {peak:.0f} GFLOP/s"
 
 
 def title(explanation: Explanation) -> str:

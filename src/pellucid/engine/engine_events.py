@@ -50,7 +50,7 @@ def hello(
         age_us: of the engine's bus, whose events are stamped from its beginning.
     """
     model_config = model.config
-    attention = model_config.attentions[0]
+    attention, facts = model_config.attentions[0], model.backend.device_facts
     return events.Hello(
         boot_id=secrets.token_hex(NUM_BOOT_ID_BYTES),
         t0_unix_us=events.to_us(time.time()) - age_us,
@@ -74,7 +74,7 @@ def hello(
             windows=tuple(window or 0 for window in plan.block_needs.windows),
         ),
         device=events.HelloDevice(
-            name=platform.machine(),
+            name=platform.machine() if facts is None else facts.words,
             backend=model.backend.name,
             threads=engine_config.num_threads,
             bw_bytes_s=ceilings.bandwidth_bytes_per_second if ceilings else None,

@@ -1,10 +1,41 @@
 """The roofline of a machine: the bandwidth and peak that speeds are compared with (Williams, Waterman,
 Patterson 2009)."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Arithmetic: TypeAlias = Literal["int8", "bf16", "f32"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What computes in place of the host's processor, as far as its driver says.
+
+    Args:
+        name: of the chip.
+        memory_bytes: of the device, whoever uses it.
+        power_watts: its limit.
+        clock_hz: the fastest one of its processors.
+    """
+
+    name: str
+    driver: str | None = None
+    memory_bytes: int | None = None
+    power_watts: float | None = None
+    clock_hz: float | None = None
+
+    @property
+    def words(self) -> str:
+        words = [self.name]
+        if self.driver is not None:
+            words.append(f"driver {self.driver}")
+        if self.memory_bytes is not None:
+            words.append(f"{self.memory_bytes / 1e9:.0f} GB")
+        if self.power_watts is not None:
+            words.append(f"limit {self.power_watts:.0f} W")
+        if self.clock_hz is not None:
+            words.append(f"up to {self.clock_hz / 1e6:.0f} MHz")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -18,6 +49,7 @@ class Machine:
         peak_int8_ops: operations per second; a multiplication and its addition are two.
         peak_bf16_flops: likewise, bf16 products summed in f32.
         peak_f32_flops: likewise, f32.
+        device: that was measured; None: the host's processor.
     """
 
     isa: str
@@ -26,6 +58,7 @@ class Machine:
     peak_int8_ops: float
     peak_bf16_flops: float
     peak_f32_flops: float
+    device: DeviceFacts | None = None
 
     def peak(self, arithmetic: Arithmetic) -> float:
         """Operations per second."""
@@ -38,7 +71,8 @@ class Machine:
 
     def at_best(self, other: "Machine") -> "Machine":
         """The faster of two measurements, ceiling by ceiling: what was reached once can be reached."""
-        return Machine(self.isa, self.num_threads, *map(max, self.ceilings, other.ceilings))
+        bandwidth, int8, bf16, f32 = map(max, self.ceilings, other.ceilings)
+        return Machine(self.isa, self.num_threads, bandwidth, int8, bf16, f32, self.device)
 
     def largest_change(self, other: "Machine") -> float:
         """Between two measurements of a ceiling, as a share of the faster one."""
@@ -48,4 +82,5 @@ class Machine:
     @property
     def ceilings(self) -> tuple[float, ...]:
         """Bandwidth and the three peaks."""
-        return astuple(self)[2:]
+        peaks = self.peak_int8_ops, self.peak_bf16_flops, self.peak_f32_flops
+        return self.bandwidth_bytes_per_second, *peaks

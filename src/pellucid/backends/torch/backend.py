@@ -21,10 +21,11 @@ from pellucid.backends.torch.kv_cache import (
     make_torch_kv_cache,
     torch_kv_bytes_per_block,
 )
+from pellucid.backends.torch.nvml import find_facts
 from pellucid.backends.torch.ops import ProductSizes, TorchOps
 from pellucid.backends.torch.self_check import checked_ops
 from pellucid.backends.torch.weights import Quantize, TorchWeights
-from pellucid.facts.machine import Machine
+from pellucid.facts.machine import DeviceFacts, Machine
 from pellucid.facts.model_config import ModelConfig
 
 # On a GPU a call costs as much as the arithmetic of a larger product; on the host it costs next to nothing.
@@ -74,11 +75,15 @@ class TorchBackend(Backend):
         ops = self.ops
         return f"torch {device_identity(self.device)} {ops.sizes.numbers} {ops.kernels}".rstrip()
 
+    @property
+    def device_facts(self) -> DeviceFacts | None:
+        return find_facts(self.device)
+
     def available_memory(self) -> int | None:
         return device_memory(self.device)
 
     def measure(self, num_threads: int | None) -> Machine:
-        return measure_device(self.device)
+        return measure_device(self.device, bool(self.ops.kernels))
 
     def batch(self, batch: ForwardBatch) -> TorchBatch:
         return TorchBatch.of(batch, self.device)

@@ -23,7 +23,7 @@ class StepPlan(Protocol):
     """What a kernel plans for a step, as numbers on the device."""
 
     def for_rows(self, num_rows: int) -> "StepPlan":
-        """The same plan for all steps of up to `num_rows` requests with one row each, without numbers."""
+        """The same plan for all steps of up to `num_rows` rows, of any requests, without numbers."""
         ...
 
     def numbers_of(self, batch: ForwardBatch) -> npt.NDArray[np.int32]:

@@ -57,10 +57,11 @@ class TorchLogits:
         return float(self.rows[index])
 
 
-def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
-    """Of each row [R, V] the first token with the largest logit, or with a NaN; and that logit."""
+def find_largest(logits: Tensor) -> Tensor:
+    """Of each row [R, V] the first token with the largest logit, or with a NaN, and the bits of that logit: int32
+    [2, R]."""
     if len(logits) == 0:
-        return [], []
+        return logits.new_zeros((2, 0), dtype=torch.int32)
     token_ids = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
     firsts, peaks = [], []
     for rows in logits.split(_ROWS_TOGETHER):
@@ -68,7 +69,13 @@ def find_largest(logits: Tensor) -> tuple[list[int], list[float]]:
         is_peak = (rows == own[:, None]) | (rows.isnan() & own.isnan()[:, None])
         firsts.append(torch.where(is_peak, token_ids, logits.shape[1]).amin(dim=1))
         peaks.append(own)
-    return torch.cat(firsts).tolist(), torch.cat(peaks).tolist()
+    return torch.stack((torch.cat(firsts), torch.cat(peaks).view(torch.int32)))
+
+
+def _on_host(largest: Tensor) -> tuple[list[int], list[float]]:
+    """What `find_largest` has found, in one copy."""
+    token_ids, bits = largest.cpu()
+    return token_ids.tolist(), bits.view(torch.float32).tolist()
 
 
 class TorchDecoder(EagerDecoder):
@@ -94,7 +101,7 @@ class TorchDecoder(EagerDecoder):
         self._device = ops.device
         self._has_doubles = has_doubles(ops.device)
         self._ops = ops
-        self._graphs = None if graphs is None else GraphRunner(decoder.forward, graphs)
+        self._graphs = None if graphs is None else GraphRunner(self._computed, graphs)
 
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """An estimate of the tensors that exist at once: in the MLP; of a matrix' widened part; of a range of keys;
@@ -118,15 +125,15 @@ class TorchDecoder(EagerDecoder):
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
     ) -> StepLogits:
         with torch.inference_mode():
-            logits = self._forward(batch, kv_cache)
             if not self._config.is_last:
-                return StepLogits(to_host(logits))
-            largest = find_largest(logits)
+                return StepLogits(to_host(self._decoder.forward(self._there(batch), kv_cache)))
+            logits, found = self._forward(batch, kv_cache)
+            largest = _on_host(found)
             if draws is None or not self._has_doubles:
                 return StepLogits(
                     TorchLogits(logits, largest), largest[0], [None] * len(draws or ())
                 )
-            tokens = draw_tokens(logits, draws)
+            tokens = draw_tokens(logits, draws, self._ops.draws)
         known = {
             (row, each.token_id): each.logit
             for row, each in zip(draws.rows, tokens, strict=True)
@@ -135,13 +142,20 @@ class TorchDecoder(EagerDecoder):
         drawn = [None if each is None else each.token_id for each in tokens]
         return StepLogits(TorchLogits(logits, largest, known), largest[0], drawn)
 
-    def _forward(self, batch: ForwardBatch, kv_cache: KVCache) -> Tensor:
+    def _forward(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Logits [R, V], and which are largest."""
         if self._graphs is not None and isinstance(kv_cache, TorchKVCache):
-            logits = self._graphs.run(batch, kv_cache, self._device)
-            if logits is not None:
-                return logits
-        eager: Tensor = self._decoder.forward(TorchBatch.of(batch, self._device), kv_cache)
-        return eager
+            results = self._graphs.run(batch, kv_cache, self._device)
+            if results is not None:
+                return results
+        return self._computed(self._there(batch), kv_cache)
+
+    def _computed(self, batch: TorchBatch, kv_cache: KVCache) -> tuple[Tensor, Tensor]:
+        logits: Tensor = self._decoder.forward(batch, kv_cache)
+        return logits, find_largest(logits)
+
+    def _there(self, batch: ForwardBatch) -> TorchBatch:
+        return TorchBatch.of(batch, self._device)
 
     def summarize_rows(
         self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
@@ -150,4 +164,4 @@ class TorchDecoder(EagerDecoder):
         if not self._has_doubles:
             return [None] * len(questions)
         with torch.inference_mode():
-            return summarize_rows(rows.rows, questions)
+            return summarize_rows(rows.rows, questions, self._ops.draws)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from pellucid.backends.torch.nvml import find_facts
 from pellucid.facts.host_memory import available_memory
 from pellucid.facts.machine import Machine
 
@@ -110,9 +111,12 @@ def device_identity(device: torch.device) -> str:
     return " ".join((torch.__version__, device_name(device), kernels.get(device.type, "")))
 
 
-def measure_device(device: torch.device) -> Machine:
+def measure_device(device: torch.device, has_kernels: bool) -> Machine:
     """The ceilings of a device: how fast it reads memory, and multiplies in each arithmetic that PyTorch has there.
-    Products of int8 are multiplied as f32."""
+
+    Args:
+        has_kernels: whether codes are multiplied as bf16; else as f32.
+    """
     is_host = device.type == "cpu"
     num_bytes = _CPU_COPY_BYTES if is_host else _COPY_BYTES
     width = _CPU_PRODUCT_WIDTH if is_host else _PRODUCT_WIDTH
@@ -124,7 +128,13 @@ def measure_device(device: torch.device) -> Machine:
         flops.append(2 * width**3 / _seconds(lambda square=square: square @ square, device))  # type: ignore[misc]
     bf16, f32 = flops
     return Machine(
-        f"torch {device_name(device)}", torch.get_num_threads(), bandwidth, f32, bf16, f32
+        isa=f"torch {device_name(device)}",
+        num_threads=torch.get_num_threads(),
+        bandwidth_bytes_per_second=bandwidth,
+        peak_int8_ops=bf16 if has_kernels else f32,
+        peak_bf16_flops=bf16,
+        peak_f32_flops=f32,
+        device=find_facts(device),
     )
 
 

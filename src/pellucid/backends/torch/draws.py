@@ -1,7 +1,7 @@
 """Draws of tokens on a device: those of the sampler, bit for bit, without a copy of a row of logits.
 
-A stage works on all rows at once, and keeps tokens of the whole vocabulary in a mask. The race is among few tokens: the
-upper bits of the noise tell of all others that they arrive later than one whose arrival is known.
+A stage works on all rows at once, and keeps tokens of the whole vocabulary in a mask. Weights and the race are those of
+`DrawKernels`.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torch import Tensor
 from pellucid.backends.draw_arithmetic import WORD
 from pellucid.backends.drawing import DrawSettings, DrawTable, TokenMask
 from pellucid.backends.torch.memory import to_device
-from pellucid.backends.torch.noise import NoiseKeys, exponential_noise, upper_bits
+from pellucid.backends.torch.noise import NoiseKeys
 from pellucid.backends.torch.odds import TorchOdds
+from pellucid.backends.torch.race import PLAIN_DRAWS, DrawKernels
 
 DRAWS_TOGETHER = 8  # rows whose tokens are drawn at once
 # Of arrays of a row's tokens that exist at once, in f32 numbers: logits, weights, masses, orders, noise.
 NUMBERS_PER_TOKEN = 40
 _BITS = 32
-_UNITS = 1 << 16  # of the upper bits of noise
 
 
 class DrawnToken(NamedTuple):
@@ -45,7 +45,9 @@ class _Edits(NamedTuple):
     numbers: Tensor
 
 
-def draw_tokens(logits: Tensor, draws: DrawTable) -> list[DrawnToken | None]:
+def draw_tokens(
+    logits: Tensor, draws: DrawTable, kernels: DrawKernels = PLAIN_DRAWS
+) -> list[DrawnToken | None]:
     """The token of each draw; None where the definition decides, because parameters or logits leave no token.
 
     Args:
@@ -53,11 +55,14 @@ def draw_tokens(logits: Tensor, draws: DrawTable) -> list[DrawnToken | None]:
     """
     drawn: list[DrawnToken | None] = []
     for start in range(0, len(draws), DRAWS_TOGETHER):
-        drawn += _draw_some(logits, draws, range(start, min(start + DRAWS_TOGETHER, len(draws))))
+        chosen = range(start, min(start + DRAWS_TOGETHER, len(draws)))
+        drawn += _draw_some(logits, draws, chosen, kernels)
     return drawn
 
 
-def _draw_some(logits: Tensor, draws: DrawTable, chosen: range) -> list[DrawnToken | None]:
+def _draw_some(
+    logits: Tensor, draws: DrawTable, chosen: range, kernels: DrawKernels
+) -> list[DrawnToken | None]:
     device, vocab_size = logits.device, logits.shape[1]
     settings = [draws.settings[i] for i in chosen]
 
@@ -75,7 +80,7 @@ def _draw_some(logits: Tensor, draws: DrawTable, chosen: range) -> list[DrawnTok
     sharpness = column(lambda each: each["sharpness"], np.float32)
     token_ids = _first_of_peak(edited)
     if any(each["sharpness"] for each in settings):
-        odds = TorchOdds(edited, sharpness)
+        odds = TorchOdds(edited, sharpness, kernels.weights)
         is_kept = odds.is_candidate
         if any(each.get("top_k", 0) for each in settings):
             top_k = column(lambda each: min(each.get("top_k", 0), vocab_size), np.int64)
@@ -97,7 +102,7 @@ def _draw_some(logits: Tensor, draws: DrawTable, chosen: range) -> list[DrawnTok
         )
         weights = odds.weights.masked_fill(~is_kept, 0)
         # Of greedy rows, and of those that are not drawn from, nobody looks at the winner.
-        winners = _race(weights, keys)
+        winners = kernels.race(weights, keys)
         token_ids = torch.where(sharpness[:, 0] > 0, winners, token_ids)
     is_right &= token_ids < vocab_size
     safe = token_ids.clamp(max=vocab_size - 1)
@@ -116,37 +121,6 @@ def _first_of_peak(logits: Tensor) -> Tensor:
     token_ids = torch.arange(vocab_size, device=logits.device)
     is_peak = logits == logits.amax(dim=1, keepdim=True)
     return torch.where(is_peak, token_ids, vocab_size).amin(dim=1)
-
-
-def _race(weights: Tensor, keys: NoiseKeys) -> Tensor:
-    """The first to arrive at noise / weight, [N]; of equals the lower token. V where no weight is above 0.
-
-    Noise is at least its upper bits / 2^16: so tokens whose upper bits are greater than a time times their weights
-    arrive after this time.
-    """
-    num_draws, vocab_size = weights.shape
-    upper = upper_bits(keys, vocab_size)
-    units = upper.float()
-    probable = ((units + 1) / weights).argmin(dim=1)  # a weight of 0 arrives never
-    times = _arrivals(
-        weights, upper, keys, torch.arange(num_draws, device=weights.device), probable
-    )
-    latest = (times * (_UNITS * (1 + 1 / _UNITS))).float()[:, None]
-    draws, token_ids = ((units <= latest * weights) & (weights > 0)).nonzero(as_tuple=True)
-    times = _arrivals(weights, upper, keys, draws, token_ids)
-    first = times.new_full((num_draws,), torch.inf).scatter_reduce(0, draws, times, "amin")
-    is_first = times == first[draws]
-    lowest = torch.where(is_first, token_ids, vocab_size)
-    none = torch.full_like(probable, vocab_size)
-    return none.scatter_reduce(0, draws, lowest, "amin")
-
-
-def _arrivals(
-    weights: Tensor, upper: Tensor, keys: NoiseKeys, draws: Tensor, token_ids: Tensor
-) -> Tensor:
-    """Of some tokens of some draws, [S] f64."""
-    noise = exponential_noise(keys.of(draws), token_ids, upper[draws, token_ids])
-    return noise / weights[draws, token_ids].double()
 
 
 def _edited(original: Tensor, draws: DrawTable, chosen: range) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,9 @@ def fits_graphs(config: ModelConfig, kv_dtype: str, parts: AbstractSet[str]) -> 
     )
 
 
+Results: TypeAlias = tuple[Tensor, Tensor]
+
+
 class Graph(Protocol):
     """Launches that have been recorded."""
 
@@ -57,8 +60,8 @@ class Graph(Protocol):
 class Graphs(Protocol):
     """Records what a device computes."""
 
-    def capture(self, run: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
-        """The graph of `run`, and the result that each replay overwrites."""
+    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
+        """The graph of `run`, and the results that each replay overwrites."""
         ...
 
 
@@ -68,12 +71,12 @@ class CudaGraphs:
     def __init__(self) -> None:
         self._pool: Any = None
 
-    def capture(self, run: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+    def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            result = run()
+            results = run()
         self._pool = graph.pool()
-        return graph, result
+        return graph, results
 
 
 class StepArrays:
@@ -128,21 +131,21 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class _Recorded(_Inputs):
-    """A graph with its arrays, and its result [rows, V]."""
+    """A graph with its arrays, and its results."""
 
     arrays: StepArrays
     graph: Graph
-    result: Tensor
+    results: Results
 
 
 class GraphRunner:
-    """Runs decode steps: each request has one row, and its logits are needed.
+    """Runs decode steps, with drafts or without: the logits of all rows are needed.
 
     Args:
-        forward: of the decoder.
+        forward: gives logits [T, V], and which are largest [2, T].
     """
 
-    def __init__(self, forward: Callable[[Any, Any], Tensor], graphs: Graphs) -> None:
+    def __init__(self, forward: Callable[[Any, Any], Results], graphs: Graphs) -> None:
         self._forward = forward
         self._graphs = graphs
         self._recorded: dict[_Bucket, _Recorded] = {}
@@ -151,8 +154,8 @@ class GraphRunner:
 
     def run(
         self, batch: ForwardBatch, kv_cache: TorchKVCache, device: torch.device
-    ) -> Tensor | None:
-        """Logits [T, V] of a step, in memory of their own; None: the step is no graph.
+    ) -> Results | None:
+        """What `forward` gives for a step, in memory of its own; None: the step is no graph.
 
         Args:
             batch: on the host.
@@ -175,7 +178,8 @@ class GraphRunner:
         recorded = self._recorded[bucket]
         recorded.arrays.load(_contents(batch, bucket, kv_cache, recorded))
         recorded.graph.replay()
-        return recorded.result[:num_rows].clone()
+        logits, largest = recorded.results
+        return logits[:num_rows].clone(), largest[:, :num_rows].clone()
 
     def _takes(self, batch: ForwardBatch, kv_cache: TorchKVCache) -> bool:
         """Whether graphs are recorded of such a step. The first cache has them, until it is gone."""
@@ -187,7 +191,7 @@ class GraphRunner:
             self._works
             and self._kv_cache() is kv_cache
             and 0 < num_rows <= BUCKETS[-1]
-            and len(batch.seq_lens) == len(batch.logits_indices) == num_rows
+            and len(batch.logits_indices) == num_rows
         )
 
     def _record(
@@ -209,8 +213,8 @@ class GraphRunner:
         static = _static_batch(_padded(batch, bucket, kv_cache), arrays.tensors, plans, inputs)
         arrays.load(contents)
         self._forward(static, kv_cache)  # compiles what only a bucket needs
-        graph, result = self._graphs.capture(lambda: self._forward(static, kv_cache))
-        return _Recorded(inputs.plans, inputs.rotations, arrays, graph, result)
+        graph, results = self._graphs.capture(lambda: self._forward(static, kv_cache))
+        return _Recorded(inputs.plans, inputs.rotations, arrays, graph, results)
 
 
 _NUM_FIXED = 5  # arrays of `_contents` before rotations
@@ -260,13 +264,16 @@ def _static_batch(
 
 
 def _padded(batch: ForwardBatch, bucket: _Bucket, kv_cache: TorchKVCache) -> ForwardBatch:
-    """The step with a row for each of the bucket; the last ones are token 0 at position 0, in the spare block."""
+    """The step with as many rows as the bucket: the last ones are requests with token 0 at position 0, in the spare
+    block."""
     assert kv_cache.spare_block is not None
     rows = bucket.rows
     num_groups, num_requests, width = batch.block_tables.shape
+    num_rows = len(batch.positions)
+    own_requests = num_requests + rows - num_rows
 
-    def filled(array: npt.NDArray[Any], value: int = 0) -> npt.NDArray[Any]:
-        result = np.full((*array.shape[:-1], rows), value, np.int64)
+    def filled(array: npt.NDArray[Any], value: int = 0, size: int = rows) -> npt.NDArray[Any]:
+        result = np.full((*array.shape[:-1], size), value, np.int64)
         result[..., : array.shape[-1]] = array
         return result
 
@@ -277,9 +284,9 @@ def _padded(batch: ForwardBatch, bucket: _Bucket, kv_cache: TorchKVCache) -> For
         positions=filled(batch.positions),
         rope_lens=filled(batch.rope_lens, 1),
         slot_mapping=filled(batch.slot_mapping, kv_cache.spare_block * kv_cache.block_size),
-        query_start=np.arange(rows + 1),
-        seq_lens=filled(batch.seq_lens, 1),
+        query_start=np.concatenate((batch.query_start, np.arange(num_rows + 1, rows + 1))),
+        seq_lens=filled(batch.seq_lens, 1, own_requests),
         block_tables=tables,
         logits_indices=np.arange(rows),
-        state_slots=filled(batch.state_slots),
+        state_slots=filled(batch.state_slots, 0, own_requests),
     )

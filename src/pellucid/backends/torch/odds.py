@@ -9,30 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pellucid.backends.draw_arithmetic import MASS_UNIT, MIN_EXPONENT, POLYNOMIAL, ROUND
-
-_BIAS, _MANTISSA_BITS = 127, 23  # of the bits of an f32
-
-
-def exponents_of(distances: Tensor, sharpness: Tensor | float) -> Tensor:
-    """log2 of the weights, MIN_EXPONENT .. 0.
-
-    Args:
-        distances: f32, of logits to the largest, <= 0.
-    """
-    return (distances * sharpness).clamp(min=MIN_EXPONENT)
-
-
-def weights_of(exponents: Tensor) -> Tensor:
-    """As `Odds.weights`, f32."""
-    whole = (exponents + ROUND) - ROUND
-    fraction = exponents - whole
-    weights = torch.full_like(fraction, POLYNOMIAL[0])
-    for coefficient in POLYNOMIAL[1:]:
-        weights = weights * fraction
-        weights = weights + coefficient
-    powers = ((whole.to(torch.int32) + _BIAS) << _MANTISSA_BITS).view(torch.float32)
-    return (weights * powers).masked_fill(exponents <= MIN_EXPONENT, 0)
+from pellucid.backends.draw_arithmetic import MASS_UNIT
+from pellucid.backends.torch.race import FindWeights, exponents_of, weights_of_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +20,22 @@ class TorchOdds:
     Args:
         logits: [N, V] f32, without NaN; -inf for tokens that are no candidates. The largest is finite.
         sharpness: [N, 1] f32, > 0.
+        find_weights: as `DrawKernels.weights`.
     """
 
     logits: Tensor
     sharpness: Tensor
+    find_weights: FindWeights = weights_of_rows
+
+    @cached_property
+    def peaks(self) -> Tensor:
+        """[N] f32, the largest logits."""
+        return self.logits.amax(dim=1)
 
     @cached_property
     def distances(self) -> Tensor:
         """[N, V] f32 to the largest logit."""
-        return self.logits - self.logits.amax(dim=1, keepdim=True)
+        return self.logits - self.peaks[:, None]
 
     @cached_property
     def exponents(self) -> Tensor:
@@ -60,7 +45,7 @@ class TorchOdds:
     @cached_property
     def weights(self) -> Tensor:
         """[N, V] f32, 0 .. 1."""
-        return weights_of(self.exponents)
+        return self.find_weights(self.logits, self.peaks, self.sharpness)
 
     @cached_property
     def masses(self) -> Tensor:

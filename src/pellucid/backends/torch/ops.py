@@ -30,6 +30,7 @@ from pellucid.backends.torch.attention import AttentionSizes, attend
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer
 from pellucid.backends.torch.memory import indices, to_device, to_host
+from pellucid.backends.torch.race import PLAIN_DRAWS, DrawKernels
 from pellucid.backends.torch.weights import (
     TorchMatrix,
     TorchStack,
@@ -80,6 +81,10 @@ class TorchOps(Ops):
     def kernels(self) -> str:
         """What the bits of kernels of our own depend on; empty: there are none."""
         return ""
+
+    @property
+    def draws(self) -> DrawKernels:
+        return PLAIN_DRAWS
 
     @property
     def parts_of_graphs(self) -> frozenset[str]:

@@ -12,12 +12,15 @@ from pellucid.backends.drawing import sharpness
 from pellucid.backends.torch.arithmetic import ordered_sum
 from pellucid.backends.torch.memory import to_device
 from pellucid.backends.torch.odds import TorchOdds
+from pellucid.backends.torch.race import PLAIN_DRAWS, DrawKernels, FindWeights
 
 SUMMARIES_TOGETHER = 8  # rows
 
 
 def summarize_rows(
-    logits: Tensor, questions: Sequence[tuple[int, RowQuestion]]
+    logits: Tensor,
+    questions: Sequence[tuple[int, RowQuestion]],
+    kernels: DrawKernels = PLAIN_DRAWS,
 ) -> list[RowSummary | None]:
     """As `CompiledDecoder.summarize_rows`. Sums are f64, in an order of their own.
 
@@ -26,12 +29,13 @@ def summarize_rows(
     """
     found: list[RowSummary | None] = []
     for start in range(0, len(questions), SUMMARIES_TOGETHER):
-        found += _summarize_some(logits, questions[start : start + SUMMARIES_TOGETHER])
+        some = questions[start : start + SUMMARIES_TOGETHER]
+        found += _summarize_some(logits, some, kernels.weights)
     return found
 
 
 def _summarize_some(
-    logits: Tensor, questions: Sequence[tuple[int, RowQuestion]]
+    logits: Tensor, questions: Sequence[tuple[int, RowQuestion]], find_weights: FindWeights
 ) -> list[RowSummary | None]:
     device, vocab_size = logits.device, logits.shape[1]
 
@@ -42,8 +46,8 @@ def _summarize_some(
     own = logits[to_device(np.array([row for row, _ in questions], np.int64), device)]
     is_finite = torch.isfinite(own).all(dim=1, keepdim=True)
     own = torch.where(is_finite, own, torch.zeros_like(own))
-    odds = TorchOdds(own, column("sharpness", np.float32))
-    model = TorchOdds(own, torch.full_like(odds.sharpness, sharpness(1.0)))
+    odds = TorchOdds(own, column("sharpness", np.float32), find_weights)
+    model = TorchOdds(own, torch.full_like(odds.sharpness, sharpness(1.0)), find_weights)
 
     everything = odds.is_candidate
     after_top_k = odds.top_k(everything, column("top_k", np.int64).clamp(max=vocab_size))

@@ -27,6 +27,7 @@ from pellucid.backends.torch.triton.kernels.attention import (
     fold_kernel,
     rotation_kernel,
 )
+from pellucid.backends.torch.triton.tiles import AttentionTile, tile_for
 from pellucid.facts.kv_formats import GROUP_DIMS, GROUP_POSITIONS
 from pellucid.facts.model_config import AttentionConfig
 
@@ -36,26 +37,6 @@ _LEAST_WIDTH = 16  # of an operand of a product
 _UNBOUNDED = 1 << 30  # a window that hides nothing
 _ALIGNMENT = _HEADER = 4  # int32
 _ROTATED_ROWS, _FOLD_WARPS = 16, 4
-
-
-class AttentionTile(NamedTuple):
-    """The work of a program of `attention_kernel`; it changes no bit.
-
-    Attributes:
-        most_rows: query heads of a kv-head at all positions that a request has in the step; up to as many the tile is
-            taken.
-        rows: that a program computes.
-        num_warps, num_stages: of Triton.
-    """
-
-    most_rows: int
-    rows: int
-    num_warps: int
-    num_stages: int
-
-
-# In ascending order of `most_rows`. Not measured yet.
-ATTENTION_TILES = (AttentionTile(16, 16, 8, 3), AttentionTile(1 << 30, 32, 8, 2))
 
 
 class AttentionSizes(NamedTuple):
@@ -272,14 +253,14 @@ def _planned(
     return found
 
 
-def tile_for(
+def tile_of_step(
     batch: TorchBatch, kv_layer: TorchKVLayer, heads: int, tiles: tuple[AttentionTile, ...]
 ) -> AttentionTile:
     """The tile of a step; heads: query heads of a kv-head."""
     if any(_Half.of(half).form != "floats" for half in (kv_layer.k, kv_layer.v)):
         tiles = tiles[:1]  # codes that become bf16 leave no registers for more rows
     most = int(np.diff(batch.query_start).max(initial=0)) * heads
-    return next((each for each in tiles if most <= each.most_rows), tiles[-1])
+    return tile_for(most, tiles)
 
 
 def attend(

@@ -13,7 +13,8 @@ from pellucid.backends.torch.triton.kernels.experts import (
     place_kernel,
     sum_kernel,
 )
-from pellucid.backends.torch.triton.linear import LinearLaunch, LinearTile, options_of, planes_of
+from pellucid.backends.torch.triton.linear import LinearLaunch, options_of, planes_of
+from pellucid.backends.torch.triton.tiles import LinearTile
 from pellucid.backends.torch.weights import TorchExperts, TorchStack
 from pellucid.facts.model_config import Activation
 

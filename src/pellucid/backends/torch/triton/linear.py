@@ -1,8 +1,8 @@
 """Launches the kernel of products, over matrices of bf16 and of codes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 from pellucid.backends.torch.triton.kernels.linear import linear_kernel
+from pellucid.backends.torch.triton.tiles import LinearTile
 from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix
 
 # Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
@@ -26,41 +27,6 @@ _SCALES = {
     ScaleKind.EXPONENT: "exponent",
     ScaleKind.PRODUCT: "product",
 }
-
-
-class LinearTile(NamedTuple):
-    """The work of a program of `linear_kernel`; it changes no bit.
-
-    Attributes:
-        most_rows: of a step for which the tile is taken.
-        outputs, rows: that a program computes.
-        num_warps, num_stages: of Triton.
-    """
-
-    most_rows: int
-    outputs: int
-    rows: int
-    num_warps: int
-    num_stages: int
-
-
-_ANY = 1 << 30
-# In ascending order of `most_rows`. They fit into the shared memory of all GPUs, 99 KiB. Not measured yet.
-TILES_OF_NUMBERS = (
-    LinearTile(16, 64, 16, 4, 4),
-    LinearTile(64, 64, 64, 8, 4),
-    LinearTile(_ANY, 64, 128, 8, 3),
-)
-TILES_OF_CODES = (
-    LinearTile(16, 64, 16, 4, 4),
-    LinearTile(64, 64, 64, 4, 4),
-    LinearTile(_ANY, 64, 128, 8, 2),
-)
-
-
-def tile_for(num_rows: float, tiles: Sequence[LinearTile]) -> LinearTile:
-    """The tile of a step with so many rows."""
-    return next((each for each in tiles if num_rows <= each.most_rows), tiles[-1])
 
 
 def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:

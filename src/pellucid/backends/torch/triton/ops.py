@@ -17,32 +17,28 @@ from pellucid.backends.base import JoinedHandle
 from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.torch.arithmetic import activate
 from pellucid.backends.torch.batch import TorchBatch
+from pellucid.backends.torch.device import device_name
 from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer
 from pellucid.backends.torch.ops import ProductSizes, TorchOps
+from pellucid.backends.torch.race import PLAIN_DRAWS, DrawKernels
 from pellucid.backends.torch.triton.attention import (
-    ATTENTION_TILES,
     AttentionSizes,
-    AttentionTile,
     attend,
     partial_numbers,
     sizes_for,
-    tile_for,
+    tile_of_step,
 )
+from pellucid.backends.torch.triton.draws import DRAW_KERNELS
 from pellucid.backends.torch.triton.experts import GroupedExperts
-from pellucid.backends.torch.triton.linear import (
-    TILES_OF_CODES,
-    TILES_OF_NUMBERS,
-    LinearLaunch,
-    LinearTile,
-)
-from pellucid.backends.torch.triton.linear import tile_for as linear_tile_for
+from pellucid.backends.torch.triton.linear import LinearLaunch
 from pellucid.backends.torch.triton.recurrence import convolve, delta_net
 from pellucid.backends.torch.triton.rows import rms_norm, rotate, store
+from pellucid.backends.torch.triton.tiles import ANY_CHIP, LinearTile, Tiles, tile_for
 from pellucid.backends.torch.weights import TorchStack, TorchWeight
 from pellucid.facts.model_config import Activation, AttentionConfig, GatedDeltaNetConfig, RopeConfig
 
-KernelName: TypeAlias = Literal["linear", "attention", "rows", "experts", "recurrence"]
-KERNELS: tuple[KernelName, ...] = ("linear", "attention", "rows", "experts", "recurrence")
+KernelName: TypeAlias = Literal["linear", "attention", "rows", "experts", "recurrence", "draws"]
+KERNELS: tuple[KernelName, ...] = ("linear", "attention", "rows", "experts", "recurrence", "draws")
 
 _NOT_GROUPED = (
     "device='cuda': no kernel reads this format of experts (f32, f16, several formats, or codes that fill no words of"
@@ -57,35 +53,32 @@ class KernelChoice:
     Args:
         used: ops of others are plain PyTorch. "rows" are norms, rotations, and storing keys and values.
         attention: how ranges are shared out.
-        tiles_of_numbers, tiles_of_codes: of "linear" and "experts", by the rows of a step or of an expert, in ascending
-            order.
-        attention_tiles: by the rows of a step, in ascending order.
+        tiles: "linear" and "experts" have the same.
     """
 
     used: frozenset[KernelName] = frozenset(KERNELS)
     attention: AttentionSizes = field(default_factory=AttentionSizes)
-    tiles_of_numbers: tuple[LinearTile, ...] = TILES_OF_NUMBERS
-    tiles_of_codes: tuple[LinearTile, ...] = TILES_OF_CODES
-    attention_tiles: tuple[AttentionTile, ...] = ATTENTION_TILES
+    tiles: Tiles = field(default_factory=lambda: Tiles.of(ANY_CHIP))
 
     @classmethod
     def of(cls, device: torch.device) -> "KernelChoice":
-        return cls(attention=sizes_for(device))
+        return cls(attention=sizes_for(device), tiles=Tiles.of(device_name(device)))
 
     def only(self, *kernels: KernelName) -> "KernelChoice":
         return replace(self, used=frozenset(kernels))
 
     def tiles_of(self, has_codes: bool) -> tuple[LinearTile, ...]:
-        return self.tiles_of_codes if has_codes else self.tiles_of_numbers
+        return self.tiles.codes if has_codes else self.tiles.numbers
 
     def with_one_tile(self, kernel: KernelName) -> "KernelChoice":
         """Steps of all lengths go through the first tile of this kernel."""
         match kernel:
             case "linear" | "experts":
-                numbers, codes = self.tiles_of_numbers[:1], self.tiles_of_codes[:1]
-                return replace(self, tiles_of_numbers=numbers, tiles_of_codes=codes)
+                numbers, codes = self.tiles.numbers[:1], self.tiles.codes[:1]
+                return replace(self, tiles=self.tiles._replace(numbers=numbers, codes=codes))
             case "attention":
-                return replace(self, attention_tiles=self.attention_tiles[:1])
+                first = self.tiles.attention[:1]
+                return replace(self, tiles=self.tiles._replace(attention=first))
         return self
 
 
@@ -101,10 +94,13 @@ class TritonOps(TorchOps):
     @property
     def kernels(self) -> str:
         choice = self.choice
-        facts = sorted(choice.used), choice.attention.num_keys, choice.tiles_of_numbers
-        facts_of_tiles = choice.tiles_of_codes, choice.attention_tiles
-        digest = hashlib.sha256(repr((facts, facts_of_tiles)).encode()).hexdigest()[:16]
+        facts = sorted(choice.used), choice.attention.num_keys, choice.tiles
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         return f"triton {triton.__version__} {digest}"
+
+    @property
+    def draws(self) -> DrawKernels:
+        return DRAW_KERNELS if "draws" in self.choice.used else PLAIN_DRAWS
 
     @property
     def parts_of_graphs(self) -> frozenset[str]:
@@ -114,7 +110,7 @@ class TritonOps(TorchOps):
         if "attention" not in self.choice.used:
             return super().attention_numbers(config)
         choice = self.choice
-        widest = max(each.rows for each in choice.attention_tiles)
+        widest = max(each.rows for each in choice.tiles.attention)
         return partial_numbers(config, choice.attention, widest)
 
     def linear(self, x: Tensor, weight: TorchWeight) -> Tensor:
@@ -125,7 +121,7 @@ class TritonOps(TorchOps):
         ):
             return super().linear(x, weight)
         tiles = self.choice.tiles_of(launch.has_codes)
-        y = launch.run(x, linear_tile_for(len(x), tiles))
+        y = launch.run(x, tile_for(len(x), tiles))
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -156,7 +152,7 @@ class TritonOps(TorchOps):
             return super().expert_mlp(x, weights, num_chosen, gate, up, down, activation)
         # On average as many rows meet an expert.
         num_rows = len(x) * num_chosen / weights.shape[1]
-        tile = linear_tile_for(num_rows, self.choice.tiles_of(experts.has_codes))
+        tile = tile_for(num_rows, self.choice.tiles_of(experts.has_codes))
         return experts.run(x, weights, num_chosen, activation, tile)
 
     def causal_convolution(
@@ -211,6 +207,6 @@ class TritonOps(TorchOps):
             )
         step = TorchBatch.of(batch, self.device)
         heads = q.shape[1] // kv_layer.num_kv_heads
-        tile = tile_for(step, kv_layer, heads, self.choice.attention_tiles)
+        tile = tile_of_step(step, kv_layer, heads, self.choice.tiles.attention)
         facts = scale, sliding_window, softcap, sinks
         return attend(q, kv_layer, step, *facts, tile, self.choice.attention)

@@ -16,6 +16,7 @@ from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer, make_torch_kv_cache
 from pellucid.backends.torch.memory import to_device
+from pellucid.backends.torch.noise import NoiseKeys
 from pellucid.backends.torch.ops import TorchOps
 from pellucid.backends.torch.triton.ops import KERNELS, KernelChoice, KernelName, TritonOps
 from pellucid.backends.torch.weights import TorchMatrix, TorchWeights
@@ -38,6 +39,7 @@ _CACHES = (
     "f32",
 )  # floats, bytes and halves of bytes, keys by dimension; products of f32
 _HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 6, 2, 64, 32
+_QUERIES = 30
 _CLOSE = 1e-2  # of norms
 
 
@@ -94,7 +96,7 @@ def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, in
     weight = rng.standard_normal(shape, np.float32)
     load = TorchWeights(ops.device)
     matrices = [_stored(load, weight, each) for each in ("bf16", *_FORMATS)]
-    tiles = *choice.tiles_of_numbers[:-1], *choice.tiles_of_codes[:-1]
+    tiles = *choice.tiles.numbers[:-1], *choice.tiles.codes[:-1]
     most = sorted({each.most_rows for each in tiles})
     counts = sorted({1, *most, *(each + 1 for each in most)})
     x = to_device(rng.standard_normal((2 * counts[-1], shape[1]), np.float32), ops.device)
@@ -114,7 +116,7 @@ def _experts_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, 
     """Likewise rows that choose two of three experts, of which a step has as many rows as each tile takes."""
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     width, hidden = shape[0] // 8 * 8, shape[1]  # whole words of codes
-    tiles = *choice.tiles_of_numbers[:-1], *choice.tiles_of_codes[:-1]
+    tiles = *choice.tiles.numbers[:-1], *choice.tiles.codes[:-1]
     counts = sorted({1, 7, *(each.most_rows * _EXPERTS // _CHOSEN + 1 for each in tiles)})
     x = to_device(rng.standard_normal((counts[-1], hidden), np.float32), ops.device)
     weights = rng.random((counts[-1], _EXPERTS), np.float32) + 0.5
@@ -124,13 +126,13 @@ def _experts_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, 
     shapes = (width, hidden), (width, hidden), (hidden, width)
     floats = [[rng.standard_normal(each, np.float32) for _ in range(_EXPERTS)] for each in shapes]
     for name in ("bf16", *_FORMATS):
-        stacks = [load.stack(_stored(load, each, name) for each in own) for own in floats]
-        every = ops.expert_mlp(x, scores, _CHOSEN, *stacks, "silu")
-        if not _is_close(every, plain.expert_mlp(x, scores, _CHOSEN, *stacks, "silu")):
+        gate, up, down = (load.stack(_stored(load, each, name) for each in own) for own in floats)
+        every = ops.expert_mlp(x, scores, _CHOSEN, gate, up, down, "silu")
+        if not _is_close(every, plain.expert_mlp(x, scores, _CHOSEN, gate, up, down, "silu")):
             return False
         for count in counts:
             own = slice(len(x) - count, None)
-            found = ops.expert_mlp(x[own], scores[own], _CHOSEN, *stacks, "silu")
+            found = ops.expert_mlp(x[own], scores[own], _CHOSEN, gate, up, down, "silu")
             if not torch.equal(found, every[own]):
                 return False
     return True
@@ -144,24 +146,25 @@ def _stored(load: TorchWeights, weight: HostArray, name: str) -> TorchMatrix:
 
 
 def _attention_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
-    """Likewise: a prompt of more than two ranges, and some of its rows among others, which read the same blocks."""
+    """Likewise rows of a text of more than two ranges, and some of them among others, which read the same blocks."""
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     length = 2 * choice.attention.num_keys + 9
-    every = _batch([(0, length)], ops.device)
-    steps = [(length - 1, length)], [(3, 4), (length - 1, length), (length - 70, length - 2)]
+    every = _batch([(0, 5), (length - _QUERIES, length)], ops.device)
+    steps = [(length - 1, length)], [(3, 4), (length - 1, length), (length - 20, length - 2)]
     q, k, v = (
         to_device(rng.standard_normal((length, heads, _HEAD_DIM), np.float32), ops.device)
         for heads in (_HEADS, _KV_HEADS, _KV_HEADS)
     )
     for kv_layer in _kv_layers(-(-length // _BLOCK_SIZE), ops.device):
-        kv_layer.write(k, v, every)
-        found = ops.paged_attention(q, kv_layer, every, 0.1)
-        if not _is_close(found, plain.paged_attention(q, kv_layer, every, 0.1)):
+        kv_layer.write(k, v, _batch([(0, length)], ops.device))
+        found = ops.paged_attention(q[every.positions], kv_layer, every, 0.1)
+        if not _is_close(found, plain.paged_attention(q[every.positions], kv_layer, every, 0.1)):
             return False
         for step in steps:
             batch = _batch(step, ops.device)
-            own = torch.from_numpy(batch.positions).to(ops.device)
-            if not torch.equal(ops.paged_attention(q[own], kv_layer, batch, 0.1), found[own]):
+            rows = np.searchsorted(every.positions, batch.positions)
+            own = ops.paged_attention(q[batch.positions], kv_layer, batch, 0.1)
+            if not torch.equal(own, found[rows]):
                 return False
     return True
 
@@ -226,23 +229,38 @@ def _recurrence_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int
     x, b, a = normal(length, width), normal(length, 2), normal(length, 2)
     weight, log_decay, step_bias = normal(net.kernel_size * width), -normal(2).abs(), normal(2)
 
-    def run(each: TorchOps, cuts: Sequence[int]) -> Tensor:
+    def run(each: TorchOps, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
         layer = TorchStateLayer(
             torch.full((1, net.kernel_size - 1, width), torch.nan, device=ops.device),
             torch.full((1, 2, net.key_dim, net.value_dim), torch.nan, device=ops.device),
         )
-        found = []
+        convolved, heads = [], []
         for start, stop in itertools.pairwise(cuts):
             batch, own = _batch([(start, stop)], ops.device), slice(start, stop)
             qkv = each.causal_convolution(x[own], weight, None, layer, batch, "silu")
             facts = qkv, b[own], a[own], log_decay, step_bias
-            heads = each.gated_delta_net(*facts, net, layer, batch)
-            found.append(torch.cat((qkv, heads.flatten(1)), dim=1))
-        return torch.cat(found)
+            convolved.append(qkv)
+            heads.append(each.gated_delta_net(*facts, net, layer, batch))
+        return torch.cat(convolved), torch.cat(heads)
 
-    every = run(ops, (0, length))
-    alone = run(ops, range(length + 1))
-    return _is_close(every, run(plain, (0, length))) and torch.equal(alone, every)
+    whole = 0, length
+    every, wanted, alone = run(ops, whole), run(plain, whole), run(ops, range(length + 1))
+    return all(map(_is_close, every, wanted)) and all(map(torch.equal, every, alone))
+
+
+def _draws_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
+    """Whether weights and winners are those of plain PyTorch, bit for bit."""
+    rng, rows, device = np.random.default_rng(0), 4, plain.device
+    kernels = TritonOps(device, plain.sizes, choice).draws
+    logits = to_device(8 * rng.standard_normal((rows, shape[1]), np.float32), device)
+    facts = logits, logits.amax(dim=1), logits.new_full((rows, 1), 1.5)
+    weights = kernels.weights(*facts)
+    words = rng.integers(0, 1 << 32, (4, rows, 1))
+    keys = NoiseKeys(*(to_device(each, device) for each in words))
+    return bool(
+        torch.equal(weights, plain.draws.weights(*facts))
+        and torch.equal(kernels.race(weights, keys), plain.draws.race(weights, keys))
+    )
 
 
 def _kv_layers(num_blocks: int, device: torch.device) -> Iterator[TorchKVLayer]:
@@ -266,4 +284,5 @@ _CHECKS: dict[KernelName, Callable[[TorchOps, KernelChoice, tuple[int, int]], bo
     "rows": _rows_are_right,
     "experts": _experts_are_right,
     "recurrence": _recurrence_is_right,
+    "draws": _draws_are_right,
 }
