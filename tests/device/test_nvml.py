@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from pellucid.backends.torch.nvml import find_facts
+from pellucid.benchmark.planned_model import measure_this_machine, plan_shape
 from pellucid.facts.machine import DeviceFacts
+from pellucid.inputs.config import EngineConfig
+from support.tiny_shape import TINY_SHAPE
 
 
 class NVMLError(Exception):
@@ -76,6 +79,14 @@ def test_without_the_library_or_its_answer_pytorch_knows_name_and_memory(gpu, mo
     monkeypatch.setitem(sys.modules, "pynvml", library)  # None: importing it fails
     facts = find_facts(gpu)
     assert facts is not None and facts.words == "NVIDIA H200, 150 GB"
+
+
+def test_a_plan_names_the_device_that_was_measured(monkeypatch):
+    monkeypatch.setattr(
+        "pellucid.backends.torch.backend.find_facts", lambda device: DeviceFacts("NVIDIA Fake")
+    )
+    model = plan_shape("tiny", TINY_SHAPE, EngineConfig(backend="torch", device="cpu"))
+    assert measure_this_machine(model).name == "NVIDIA Fake"
 
 
 def test_the_host_has_no_device():

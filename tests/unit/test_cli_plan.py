@@ -112,6 +112,7 @@ def row(table: str, label: str) -> list[str]:
         (("--shape", "smollm2-135m", "org/name"), "--shape='smollm2-135m' needs no files"),
         (("--machine", "abacus"), "--machine='abacus': must be one of this, a100-40g"),
         (("--bandwidth", "0"), "--bandwidth=0.0: must be above 0"),
+        (("--device", "mps", "--machine", "a100-80g"), "--device='mps': a device of this machine"),
         (("--memory", "many"), "'many' is not a size"),
         (("--peak", "nan"), "--peak=nan: must be above 0"),
         (("--price", "-1"), "--price=-1.0: must be a number of at least 0"),

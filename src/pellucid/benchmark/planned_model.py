@@ -175,8 +175,9 @@ def measure_this_machine(model: PlannedModel) -> MachineFacts:
         raise ValueError("the system does not report how much memory is free: set --memory")
     in_bf16 = formulas.stored_weight_bytes(model.config, BF16.num_bytes)
     ceilings = needs.backend.measure(model.settings.num_threads)
+    device = needs.backend.device_facts
     return MachineFacts(
-        "this machine",
+        "this machine" if device is None else device.words,
         "M",
         ceilings.bandwidth_bytes_per_second,
         ceilings.peak("int8" if needs.weight_bytes < NARROW * in_bf16 else "bf16"),

@@ -34,6 +34,11 @@ class MachineOptions(Options):
         metavar="NAME",
         default=THIS_MACHINE,
     )
+    device: str = MACHINE.choice(
+        ("auto", "cuda", "xpu", "mps", "cpu"),
+        "What of this machine computes; its memory, bandwidth and peak are measured. auto: as pellucid run takes it.",
+        default=EngineConfig.device,
+    )
     memory: int | None = MACHINE.option(
         "SIZE",
         "Memory for weights and KV cache, as in 24GiB.",
@@ -52,6 +57,11 @@ class MachineOptions(Options):
         if self.machine not in MACHINE_NAMES:
             known = ", ".join(MACHINE_NAMES)
             raise ValueError(f"--machine={self.machine!r}: must be one of {known}")
+        if self.machine != THIS_MACHINE and self.device != EngineConfig.device:
+            raise ValueError(
+                f"--device={self.device!r}: a device of this machine: --machine={self.machine!r} has its data sheet's"
+                " limits"
+            )
         for name in ("memory", "bandwidth", "peak"):
             limit = getattr(self, name)
             if limit is not None and not 0 < limit < math.inf:
@@ -116,7 +126,12 @@ def plan(
     if not 0 <= price < math.inf:
         raise ValueError(f"--price={price}: must be a number of at least 0")
     machine_options.check()
-    config = EngineConfig(model=model, max_num_seqs=max_num_seqs, **model_options.settings())
+    config = EngineConfig(
+        model=model,
+        max_num_seqs=max_num_seqs,
+        device=machine_options.device,
+        **model_options.settings(),
+    )
 
     from pellucid.benchmark.estimate import Workload, estimate
     from pellucid.benchmark.planned_model import (
