@@ -21,6 +21,7 @@ from pellucid.backends.quantization.formats import STORED_FORMATS
 from pellucid.backends.torch.kv_cache import TorchKVLayer, make_torch_kv_cache
 from pellucid.backends.torch.triton.attention import AttentionSizes, attention_constants
 from pellucid.backends.torch.triton.kernels.attention import attention_kernel
+from pellucid.backends.torch.triton.kernels.codes import store_codes_kernel
 from pellucid.backends.torch.triton.kernels.draws import (
     race_kernel,
     weights_kernel,
@@ -39,8 +40,9 @@ from pellucid.backends.torch.triton.kernels.recurrence import (
     keep_rows_kernel,
 )
 from pellucid.backends.torch.triton.linear import linear_constants
+from pellucid.backends.torch.triton.rows import code_constants
 from pellucid.backends.torch.triton.tiles import ANY_CHIP, AttentionTile, LinearTile, Tiles
-from pellucid.facts.kv_formats import find_kv_format
+from pellucid.facts.kv_formats import KV_FORMATS, find_kv_format
 from support.uniform_model import uniform_model
 
 # One for each branch of the template.
@@ -115,7 +117,11 @@ def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) ->
 def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) -> Any:
     """A kernel without products over f32: what are no floats are its lists of whole numbers."""
     lists = ("counts", "slots", "sources", "tiles", "requests", "rows", "winners", "tokens")
-    others = {"scale": "fp32", "times": "*fp64"}
+    others = {"scale": "fp32", "times": "*fp64", "scales": "*bf16"}
+    others["codes"] = "*u8" if constants.get("BITS") == 4 else "*i8"
+    others |= dict.fromkeys(("stride", "code_stride", "scale_stride"), "i32")
+    if kernel is store_codes_kernel:
+        others["slots"] = "*i64"
     others |= dict.fromkeys(("seeds_low", "seeds_high", "streams", "positions"), "*i64")
     floats = [
         each
@@ -123,7 +129,7 @@ def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) ->
         if each not in (*constants, *lists, *others) and not each.startswith("num_")
     ]
     types = dict.fromkeys(lists, "*i32") | dict.fromkeys(floats, "*fp32") | others
-    divisible = ("num_numbers", "num_channels")
+    divisible = ("num_numbers", "num_channels", "stride", "code_stride", "scale_stride")
     return compile_kernel(kernel, types, constants, divisible, {}, capability)
 
 
@@ -139,6 +145,9 @@ SMALL_KERNELS: tuple[tuple[Any, dict[str, Any]], ...] = (
         {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128}
         | {"IS_TILED": False, "KEYS": 128, "VALUES": 32},
     ),
+    (store_codes_kernel, code_constants(KV_FORMATS["int8,int4"].keys, 128, 32)),
+    (store_codes_kernel, code_constants(KV_FORMATS["int8"].values, 128, 32)),
+    (store_codes_kernel, code_constants(KV_FORMATS["int4"].values, 128, 32)),
     (weights_kernel, {"WIDTH": 1024}),
     (race_kernel, {"WIDTH": 512}),
     (winner_kernel, {"PARTS": 512}),

@@ -188,7 +188,9 @@ class TritonOps(TorchOps):
 
     def store_kv(self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
         step = TorchBatch.of(batch, self.device)
-        if "rows" not in self.choice.used or not store(kv_layer, k, v, step):
+        if "rows" in self.choice.used:
+            store(kv_layer, k, v, step)
+        else:
             super().store_kv(kv_layer, k, v, step)
 
     def paged_attention(
