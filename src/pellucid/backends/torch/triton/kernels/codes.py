@@ -48,9 +48,9 @@ def _best_scale(x, extreme, GROUPS: tl.constexpr):
     """The scale with the least error, the first of equals: codes -8, -7.75, -8.25, -7.5 ... of the extreme number."""
     best = _away_from_zero(tl.div_rn(extreme, -8.0))
     least = _squared_error(x, best, GROUPS)
-    for i in tl.static_range(1, _TRIALS):
+    for i in range(1, _TRIALS):  # written out, it spills on compute capability 8.9
         step = (i + 1) // 2 * 0.25
-        code = 8.0 - step if i % 2 == 1 else 8.0 + step
+        code = tl.where(i % 2 == 1, 8.0 - step, 8.0 + step)
         scale = _away_from_zero(tl.div_rn(extreme, -code))
         error = _squared_error(x, scale, GROUPS)
         best = tl.where(error < least, scale, best)
