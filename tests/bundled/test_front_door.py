@@ -318,24 +318,33 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr.splitlines()[-1] == b"error: No space left on device"
 
 
-def test_a_mistyped_path_is_not_blamed_on_the_network(tmp_path: Path) -> None:
-    done = in_a_shell('pellucid run modles/tiny "hi"', HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
-    assert done.returncode == 2
-    *_, line = done.stderr.decode().splitlines()
+def test_a_mistyped_path_is_not_blamed_on_the_network(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("PELLUCID_CONFIG", "")
+    assert main(["run", "modles/tiny", "hi"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("error: model='modles/tiny': no such file or directory here")
 
 
-def test_the_tab_key(tmp_path: Path) -> None:
-    def completions(words: str) -> str:
-        done = in_a_shell(
-            "pellucid",
-            _PELLUCID_COMPLETE="complete_bash",
-            COMP_WORDS=f"pellucid {words}",
-            COMP_CWORD=str(len(words.split(" "))),
-        )
-        return done.stdout.decode()
+def test_the_tab_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(words: str) -> dict[str, str]:
+        """What a shell sets."""
+        return {
+            "_PELLUCID_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"pellucid {words}",
+            "COMP_CWORD": str(len(words.split(" "))),
+        }
 
-    assert completions("co").split() == ["compare"]
-    assert "--temperature" in completions("run --te").split()
-    assert completions("run --backend n").split() == ["numpy"]
-    assert completions("run gpt-o").split() == ["gpt-oss:20b", "gpt-oss:120b"]
+    def completions(words: str) -> list[str]:
+        for name, value in asked(words).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main([])
+        return capsys.readouterr().out.split()
+
+    assert in_a_shell("pellucid", **asked("co")).stdout.split() == [b"compare"]
+    assert "--temperature" in completions("run --te")
+    assert completions("run --backend n") == ["numpy"]
+    assert completions("run gpt-o") == ["gpt-oss:20b", "gpt-oss:120b"]

@@ -136,7 +136,7 @@ def test_an_engine_whose_requests_have_ended_is_not_stuck() -> None:
 
 def test_streams_are_the_answers() -> None:
     rng = random.Random(0)
-    requests = [random_request(rng) for _ in range(100)]
+    requests = [random_request(rng) for _ in range(40)]
 
     async def one(engine: AsyncLLMEngine, prompt: list[int], params: SamplingParams) -> None:
         async with await engine.add_request(prompt, params) as stream:
@@ -247,7 +247,7 @@ def test_two_event_loops_share_an_engine() -> None:
         assert_joined(deltas, alone(PROMPT, params))
 
     async def read_all(first: int) -> None:
-        await asyncio.gather(*(read(seed) for seed in range(first, first + 50)))
+        await asyncio.gather(*(read(seed) for seed in range(first, first + 15)))
 
     def loop(first: int) -> None:
         try:

@@ -53,7 +53,7 @@ def test_a_short_text_on_an_idle_engine_is_observed_whole() -> None:
         budget.settle(now, 1, 0.0002)
     now += 2 * SAVED_SECONDS
     allowed = sum(budget.reserve(now) for _ in range(1000))
-    assert allowed == pytest.approx(SHARE * SAVED_SECONDS / 0.0002, abs=1)
+    assert allowed == pytest.approx(SHARE * SAVED_SECONDS / 0.0002, abs=0.5)
 
 
 def test_one_slow_observation_does_not_end_observing() -> None:
