@@ -148,7 +148,7 @@ class FakeWeights:
 class FakeBackend:
     name = identity = "fake"
     weights = FakeWeights()
-    thread_use = None
+    thread_use = device_facts = None
 
     def available_memory(self) -> int:
         return 16 << 30
