@@ -156,6 +156,18 @@ def test_a_block_holds_the_keys_of_its_tokens_and_no_others() -> None:
             engine.inspector.block(block_id, layer)
 
 
+def test_keys_of_a_group_that_is_not_complete_are_shown_as_queries_read_them() -> None:
+    blocks = []
+    for dtype in ("bf16", "int4"):
+        engine = bundled_engine(kv_cache_dtype=dtype)
+        engine.add_request(list(range(100, 150)), PARAMS)
+        engine.step()
+        (request,) = engine.scheduler.running
+        table = engine.scheduler.kv_cache_manager.block_tables(request)[0]
+        blocks.append(engine.inspector.block(table[1], layer=0))
+    assert len(blocks[0].k) == 18 and (blocks[0].k == blocks[1].k).all()
+
+
 def test_the_prefix_tree_has_each_sealed_block_once_and_its_owners() -> None:
     engine = bundled_engine()
     prompt = list(range(100, 200))

@@ -16,6 +16,7 @@ from pellucid.backends.base import CompiledDecoder, StepLogits, StepWeights
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import BlockBytes, ForwardBatch, HostArray, IntArray, KVCache
 from pellucid.engine import LLMEngine
+from pellucid.engine.engine_events import Ceilings
 from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.inputs.config import EngineConfig
@@ -255,6 +256,7 @@ def fake_engine(
     context_length: int = 256,
     clock: FakeClock | None = None,
     proposer: Proposer | None = None,
+    ceilings: Ceilings | None = None,
     **knobs: object,
 ) -> LLMEngine:
     """Without drafts unless `knobs` say otherwise: many tests count steps."""
@@ -276,4 +278,5 @@ def fake_engine(
         clock or FakeClock(),
         proposer=proposer,
         draft=draft if knobs["speculation"] == "draft" else None,
+        ceilings=ceilings,
     )

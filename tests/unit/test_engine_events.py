@@ -13,7 +13,7 @@ import pytest
 
 import pellucid
 from pellucid.engine import LLMEngine
-from pellucid.engine.engine_events import token_source
+from pellucid.engine.engine_events import Ceilings, token_source
 from pellucid.execution import sampler
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import (
@@ -28,6 +28,7 @@ from pellucid.observing.events import (
     Stat,
     Step,
     Token,
+    to_us,
 )
 from pellucid.observing.ledger import Part
 from support.fake_model import FakeTokenizer, fake_engine, fake_logits
@@ -167,6 +168,21 @@ def test_bytes_and_bound_of_a_step() -> None:
     assert (second.kv_read_bytes, second.kv_write_bytes) == (10 * position, position)
     assert first.w_bytes == second.w_bytes > 0
     assert first.bound is first.pred_us is None
+
+
+@pytest.mark.parametrize("bound", ["memory", "compute"])
+def test_the_time_of_a_step_is_predicted_by_what_bounds_it(bound: str) -> None:
+    slow, fast = 1000.0, 1e30  # bytes or operations in a second
+    ceilings = Ceilings(slow, fast) if bound == "memory" else Ceilings(fast, slow)
+    engine = fake_engine(ceilings=ceilings)
+    records = listen(engine, Level.STEP)
+    engine.add_request([1] * 10, GREEDY)
+    engine.step()
+    engine.step()
+    for step in of_type(records, Step):
+        num_bytes = step.w_bytes + step.kv_read_bytes + step.kv_write_bytes
+        work = num_bytes if bound == "memory" else step.flops
+        assert (step.bound, step.pred_us) == (bound, to_us(work / slow))
 
 
 def test_every_token_comes_with_the_logits_that_it_was_chosen_from() -> None:
