@@ -6,7 +6,7 @@ import pytest
 
 from pellucid import async_engine
 from pellucid.engine import request_maker, step_recorder
-from pellucid.execution import block_directory, block_server, fetch_policy
+from pellucid.execution import block_directory, block_server, fetch_policy, prefix_store
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.loading import gguf_tokenizer
 from pellucid.memory import engine_plan
@@ -33,6 +33,8 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("kv-cache", f"{engine_plan.MAX_EXTRA_LOGITS_BYTES / MIB:g} MiB for further rows"),
         ("kv-cache", f"written {FRACTIONS[1 / block_directory._COUNTED_FRACTION]} of the bound"),
         ("kv-cache", {0.875: "until seven eighths of the"}[block_directory._KEPT_FRACTION]),
+        ("kv-cache", f"takes no block for {prefix_store.MAX_DISK_SECONDS:g} s"),
+        ("kv-cache", f"does not answer for {prefix_store.MAX_DISK_SECONDS:g} s"),
         ("scale", {1: "fails after a second"}[block_server.ANSWER_SECONDS]),
         ("scale", {1: "no call for one second"}[block_server.FIRST_PAUSE]),
         ("scale", {60: "up to a minute"}[block_server.LONGEST_PAUSE]),
