@@ -53,7 +53,7 @@ AttentionPlan::AttentionPlan(const AttentionLimits& limits)
 
 std::size_t AttentionPlan::num_bytes() const {
   return partials_.size() + items_.capacity() * sizeof(AttentionItem) +
-         splits_.capacity() * (sizeof(Split) + sizeof(num_finished_[0]));
+         splits_.capacity() * (sizeof(Split) + sizeof(std::atomic<std::int32_t>));
 }
 
 // Calls f(item) for every request and tile of positions, with kv-head 0 and all ranges.

@@ -91,7 +91,7 @@ class AttentionPlan {
 
   AttentionLimits limits_;
   RaggedBatch batch_{};
-  std::int64_t sliding_window_ = 0;
+  std::int64_t sliding_window_;
   std::vector<AttentionItem> items_;
   std::vector<Split> splits_;
   std::vector<std::atomic<std::int32_t>> num_finished_;  // items of each split

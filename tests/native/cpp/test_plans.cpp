@@ -35,7 +35,7 @@ void make(AttentionPlan& plan, const std::vector<std::int32_t>& seq_lens, std::i
 // Four items of the same size for each thread.
 void a_long_sequence_is_split() {
   AttentionPlan plan({16, 16, kMaxLength, kHeads, kKVHeads, 64, kThreads});
-  make(plan, {kMaxLength}, 1);
+  for (int step = 0; step < 3; ++step) make(plan, {kMaxLength}, 1);  // each has all the memory
   CHECK(plan.items().size() == 4 * kThreads);
   for (const AttentionItem& item : plan.items()) {
     CHECK(item.split >= 0 && item.range_end - item.range_begin == 32 / (4 * kThreads / kKVHeads));
@@ -98,7 +98,7 @@ void experts_are_cut_evenly() {
     CHECK(block.size() == kRows / 3 || block.size() == kRows / 3 + 1);
   }
   plan.make(weights.data(), kExperts, 64);
-  CHECK(plan.blocks().size() == kExperts);
+  CHECK(plan.groups().size() == kExperts && plan.blocks().size() == kExperts);
 }
 
 }  // namespace
