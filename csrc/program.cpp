@@ -60,6 +60,11 @@ void Program::add_preparation(std::function<void(const Step&)> prepare) {
   preparations_.push_back(std::move(prepare));
 }
 
+void Program::add_conclusion(std::function<void(const Step&)> conclude) {
+  check_open();
+  conclusions_.push_back(std::move(conclude));
+}
+
 void Program::check_view(const char* name, View view, RowSet rows, std::int64_t width) const {
   require(view.buffer >= 0 && view.buffer < static_cast<int>(buffers_.size()), name,
           ": the program has no buffer ", view.buffer);

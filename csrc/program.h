@@ -147,6 +147,9 @@ class Program {
   // Adds a function that each step calls first, on the caller's thread.
   void add_preparation(std::function<void(const Step&)> prepare);
 
+  // Adds a function that each step calls last, on the caller's thread. It may throw.
+  void add_conclusion(std::function<void(const Step&)> conclude);
+
   // Adds a phase whose items are rows, and whose row i reads and writes only rows i of its buffers.
   // Consecutive phases of this kind run without a barrier between them.
   void add_row_phase(std::string name, RowSet rows, std::vector<int> buffers, RunRow run_row);
@@ -192,7 +195,8 @@ class Program {
   // Runs a step. Callers on several threads take turns. Throws std::invalid_argument, before
   // anything is computed, if the program is not finished or only a plan, if the step has more rows
   // than the program was made for, or if the step lacks an array that a phase reads. Throws
-  // std::runtime_error in a process forked off the one that made the pool.
+  // std::runtime_error in a process forked off the one that made the pool, and what a conclusion
+  // throws.
   void run(const Step& step);
 
   const KernelTable& kernels() const { return kernels_; }
@@ -275,6 +279,7 @@ class Program {
   const std::size_t small_step_bytes_;
   std::vector<Buffer> buffers_;
   std::vector<std::function<void(const Step&)>> preparations_;
+  std::vector<std::function<void(const Step&)>> conclusions_;
   std::vector<Segment> segments_;
   std::uint32_t num_stages_ = 0;  // of all segments
   std::size_t arena_bytes_ = 0;

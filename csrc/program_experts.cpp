@@ -206,14 +206,23 @@ void add_route(Program& program, RowSet rows, View x, Floats bias, const Router&
       });
 }
 
-ProgramExperts::ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen)
-    : program_(program), num_experts_(num_experts), num_chosen_(num_chosen), plan_([&] {
+ProgramExperts::ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen,
+                               const Division& division)
+    : program_(program),
+      num_experts_(num_experts),
+      num_chosen_(num_chosen),
+      division_(division),
+      plan_([&] {
         require(num_experts >= 1 && num_experts <= kMaxExperts, "num_experts=", num_experts,
                 ": allowed are 1 to ", kMaxExperts);
         const std::int64_t most = std::min(num_experts, kMaxChosen);
         require(num_chosen >= 1 && num_chosen <= most, "num_chosen=", num_chosen,
                 ": allowed are 1 to ", most);
-        return std::make_shared<ExpertPlan>(num_experts, num_chosen, program.max_rows());
+        division.check("starts", num_experts);
+        const bool is_divided = division.is_divided();
+        return std::make_shared<ExpertPlan>(num_experts, num_chosen, program.max_rows(),
+                                            is_divided ? division.own_begin() : 0,
+                                            is_divided ? division.own_end() : num_experts);
       }()) {
   program.add_own_bytes(plan_->num_bytes());
 }
@@ -242,7 +251,8 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
   program.add_weight_bytes(
       static_cast<std::size_t>(num_chosen_) *
       (bytes_of(*all.gate.front()) + bytes_of(*all.up.front()) + bytes_of(*all.down.front())));
-  if (!all.gate.front()->matrix.has_memory()) program.only_plan();
+  const std::int64_t first_own = division_.is_divided() ? division_.own_begin() : 0;
+  if (!all.gate[static_cast<std::size_t>(first_own)]->matrix.has_memory()) program.only_plan();
 
   const int prepared = program.add_scratch(experts->input_bytes(max_rows));
   const int outputs = program.add_scratch(float_bytes(max_slots, hidden));
@@ -326,7 +336,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
     return FloatRows{reinterpret_cast<float*>(program.scratch(inner)), row_stride(2 * width)};
   };
   const Program::Count shared_slots = [=](const Step&) -> std::int64_t {
-    return experts->is_shared() ? experts->plan().num_slots() : 0;
+    return experts->is_shared() ? plan->own_end() - plan->own_begin() : 0;
   };
   const Program::Count slots_per_grab = [=](const Step&) {
     return std::clamp<std::int64_t>(experts->plan().num_slots() / 16, 1, 16);
@@ -337,8 +347,9 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
                           experts->inputs_at(program.scratch(prepared), step.num_rows(rows));
                       const PreparedInputs to = experts->inputs_at(program.scratch(gathered),
                                                                    experts->plan().num_slots());
-                      for (std::int64_t slot = share.begin; slot < share.end; ++slot) {
-                        experts->copy_input(from, experts->plan().row_of(slot), to, slot);
+                      for (std::int64_t item = share.begin; item < share.end; ++item) {
+                        const std::int64_t slot = plan->own_begin() + item;
+                        experts->copy_input(from, plan->row_of(slot), to, slot);
                       }
                     });
   const Program::Count inner_panels = [=](const Step&) {
@@ -361,12 +372,14 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
       });
   program.add_phase("activate", {inner, activated}, shared_slots, slots_per_grab,
                     [=, &program](const Step&, const Share& share) {
-                      for (std::int64_t slot = share.begin; slot < share.end; ++slot) {
+                      const std::int64_t begin = plan->own_begin() + share.begin;
+                      const std::int64_t end = plan->own_begin() + share.end;
+                      for (std::int64_t slot = begin; slot < end; ++slot) {
                         experts->activate(program.kernels(), inner_rows().row(slot));
                       }
                       linear_prepare(program.kernels(), experts->down(), inner_rows().data,
-                                     inner_rows().stride, share.begin, share.end,
-                                     experts->plan().num_slots(), program.scratch(activated));
+                                     inner_rows().stride, begin, end, plan->num_slots(),
+                                     program.scratch(activated));
                     });
   const std::int64_t num_down_panels = experts->down().num_panels();
   const Program::Count down_panels = [=](const Step&) {
@@ -387,6 +400,27 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
         return experts->weights_from(worker.share_begin(down_panels(step)),
                                      {&experts->weights.down});
       });
+
+  if (division_.is_divided()) {
+    const RowExchange exchange(program, division_.exchange, hidden);
+    program.add_phase(
+        "exchange", {outputs, exchange.scratch()},
+        [=](const Step&) -> std::int64_t { return plan->num_slots() > 0 ? 1 : 0; },
+        [](const Step&) -> std::int64_t { return 1; },
+        [=, division = division_](const Step&, const Share&) {
+          int rank = 0;  // slots are in the order of experts, which are in the order of ranks
+          exchange.run(
+              plan->num_slots(), [&](std::int64_t slot) { return output_rows().row(slot); },
+              [&](std::int64_t slot, auto f) {
+                const auto first = [&](int of) {
+                  return plan->first_slot(division.starts[static_cast<std::size_t>(of)]);
+                };
+                if (slot < first(rank)) rank = 0;
+                while (slot >= first(rank + 1)) ++rank;
+                f(RankColumns{rank, 0, hidden});
+              });
+        });
+  }
 
   program.add_row_phase("sum experts", rows, {outputs, y.buffer},
                         [=, &program](const Step&, std::int64_t r) {

@@ -27,14 +27,17 @@ struct ExpertWeights {
 class ProgramExperts {
  public:
   // Adds stages to `program`, which must outlive this object. A row asks at most `num_chosen`
-  // experts.
-  ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen);
+  // experts. Of experts that are divided, this rank computes its own.
+  ProgramExperts(Program& program, std::int64_t num_experts, std::int64_t num_chosen,
+                 const Division& division = {});
 
   // y [T, K] = the sum over the experts that a row's weights [T, E] ask, or y += that.
   //
   // A step of few rows shares the panels of each matrix out, so that all threads read the experts
   // that any row asks, and no other ones. In a step of many rows a thread takes a block of an
   // expert's rows through all three matrices: what lies between them stays in its caches.
+  // Of experts that are divided, those of other ranks may be without memory; each rank sums the
+  // outputs of all.
   void add_expert_mlp(RowSet rows, View x, View weights, const ExpertWeights& experts,
                       ActivationFunction function, View y, bool add_to_y);
 
@@ -42,6 +45,7 @@ class ProgramExperts {
   Program& program_;
   const std::int64_t num_experts_;
   const std::int64_t num_chosen_;
+  const Division division_;
   const std::shared_ptr<ExpertPlan> plan_;
 };
 

@@ -52,27 +52,51 @@ void add_input(Program& program, int input, std::int64_t width, View y) {
       });
 }
 
-void add_embed(Program& program, Indices indices, Weights table, float scale, View y) {
-  program.check_view("y", y, RowSet::kTokens, table->matrix.num_inputs());
+void add_embed(Program& program, Indices indices, Weights table, float scale, View y,
+               const Division& division) {
+  const std::int64_t width = table->matrix.num_inputs();
+  program.check_view("y", y, RowSet::kTokens, width);
   if (!table->matrix.has_memory()) program.only_plan();
+  const bool is_divided = division.is_divided();
+  const std::int64_t num_rows = is_divided ? division.starts.back() : table->matrix.num_outputs();
+  const std::int64_t first = is_divided ? division.own_begin() : 0;
+  division.check("starts", num_rows);
+  require(!is_divided || division.own_end() - first == table->matrix.num_outputs(),
+          "table: must have this rank's rows");
+  const auto ids_of = [indices](const Step& step) {
+    return indices == Indices::kTokenIds ? step.token_ids : step.positions;
+  };
   program.add_preparation([=](const Step& step) {
-    const std::int32_t* const ids = indices == Indices::kTokenIds ? step.token_ids : step.positions;
+    const std::int32_t* const ids = ids_of(step);
     for (std::int64_t t = 0; t < step.num_tokens; ++t) {
-      if (ids[t] < 0 || ids[t] >= table->matrix.num_outputs()) {
+      if (ids[t] < 0 || ids[t] >= num_rows) {
         throw std::out_of_range("row " + std::to_string(ids[t]) + " of an embedding of " +
-                                std::to_string(table->matrix.num_outputs()) + " rows");
+                                std::to_string(num_rows) + " rows");
       }
     }
   });
-  program.add_row_phase(
-      "embed", RowSet::kTokens, {y.buffer}, [=, &program](const Step& step, std::int64_t r) {
-        const std::int32_t* const ids =
-            indices == Indices::kTokenIds ? step.token_ids : step.positions;
-        float* const row = program.row(y, r);
-        table->matrix.gather_row(ids[r], row);
-        if (scale != 1.0f) {
-          program.kernels().elementwise.scale(row, scale, table->matrix.num_inputs(), row);
-        }
+  program.add_row_phase("embed", RowSet::kTokens, {y.buffer},
+                        [=, &program](const Step& step, std::int64_t r) {
+                          const std::int64_t index = ids_of(step)[r] - first;
+                          if (index < 0 || index >= table->matrix.num_outputs())
+                            return;  // another rank's
+                          float* const row = program.row(y, r);
+                          table->matrix.gather_row(index, row);
+                          if (scale != 1.0f)
+                            program.kernels().elementwise.scale(row, scale, width, row);
+                        });
+  if (!is_divided) return;
+  const RowExchange exchange(program, division.exchange, width);
+  program.add_phase(
+      "exchange", {y.buffer, exchange.scratch()},
+      [](const Step& step) -> std::int64_t { return step.num_tokens > 0 ? 1 : 0; },
+      [](const Step&) -> std::int64_t { return 1; },
+      [=, &program](const Step& step, const Share&) {
+        exchange.run(
+            step.num_tokens, [&](std::int64_t r) { return program.row(y, r); },
+            [&](std::int64_t r, auto f) {
+              f(RankColumns{division.rank_of(ids_of(step)[r]), 0, width});
+            });
       });
 }
 

@@ -11,6 +11,7 @@
 #include "linear.h"
 #include "packed_matrix.h"
 #include "program.h"
+#include "program_exchange.h"
 
 namespace pellucid {
 
@@ -30,7 +31,9 @@ enum class Indices : std::uint8_t { kTokenIds, kPositions };
 // y = the rows of step.inputs[input].
 void add_input(Program& program, int input, std::int64_t width, View y);
 
-void add_embed(Program& program, Indices indices, Weights table, float scale, View y);
+// Of a table whose rows are divided, `table` has this rank's.
+void add_embed(Program& program, Indices indices, Weights table, float scale, View y,
+               const Division& division = {});
 
 // y = x W^T + b, or y += x W^T + b. For logits it may also record in step.largest where they are
 // largest, because the thread that writes them has them in its cache.

@@ -155,6 +155,7 @@ void Program::run(const Step& step) {
   } else {
     pool_->run(task);
   }
+  for (const auto& conclude : conclusions_) conclude(step);
 }
 
 bool Program::is_small(const Step& step) const {

@@ -3,11 +3,13 @@ find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/block_hashes.cpp
   csrc/draw.cpp
+  csrc/exchange.cpp
   csrc/expert_plan.cpp
   csrc/gguf_blocks.cpp
   csrc/largest.cpp
   csrc/program.cpp
   csrc/program_attention.cpp
+  csrc/program_exchange.cpp
   csrc/program_experts.cpp
   csrc/program_ops.cpp
   csrc/program_run.cpp

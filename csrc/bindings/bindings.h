@@ -9,6 +9,7 @@ namespace pellucid {
 void bind_block_hashes(nanobind::module_& m);
 void bind_cpu_info(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
+void bind_exchange(nanobind::module_& m);
 void bind_weights(nanobind::module_& m);
 void bind_quantize(nanobind::module_& m);
 void bind_gguf_blocks(nanobind::module_& m);

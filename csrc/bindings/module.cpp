@@ -5,6 +5,7 @@ NB_MODULE(_native, m) {
   m.doc() = "pellucid's native kernels and what they need to know about the machine.";
   pellucid::bind_cpu_info(m);
   pellucid::bind_runtime(m);
+  pellucid::bind_exchange(m);
   pellucid::bind_weights(m);
   pellucid::bind_quantize(m);
   pellucid::bind_gguf_blocks(m);

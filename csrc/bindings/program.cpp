@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "bindings/program_arguments.h"
 #include "bindings/run_program.h"
 #include "program_attention.h"
+#include "program_exchange.h"
 #include "program_experts.h"
 #include "program_ops.h"
 #include "program_states.h"
@@ -85,8 +87,27 @@ void bind_program(nb::module_& m) {
       .def(
           "embed",
           [](Program& self, Indices indices, std::shared_ptr<LinearWeights> table, float scale,
-             const BufferView& y) { add_embed(self, indices, std::move(table), scale, view(y)); },
-          "indices"_a, "table"_a, "scale"_a, "y"_a)
+             const BufferView& y, std::shared_ptr<Exchange> exchange,
+             std::vector<std::int64_t> starts) {
+            add_embed(self, indices, std::move(table), scale, view(y),
+                      {std::move(exchange), std::move(starts)});
+          },
+          "indices"_a, "table"_a, "scale"_a, "y"_a, "exchange"_a.none() = nb::none(),
+          "starts"_a = std::vector<std::int64_t>(),
+          "With an `exchange`, `table` has the rows of this rank, and rank r those from starts[r] "
+          "to starts[r + 1].")
+      .def(
+          "exchange",
+          [](Program& self, RowSet rows, const BufferView& y, std::shared_ptr<Exchange> exchange,
+             const std::vector<std::tuple<int, std::int64_t, std::int64_t>>& parts) {
+            std::vector<RankColumns> columns;
+            for (const auto& [rank, column, width] : parts)
+              columns.push_back({rank, column, width});
+            add_exchange(self, rows, view(y), std::move(exchange), std::move(columns));
+          },
+          "rows"_a, "y"_a, "exchange"_a, "parts"_a,
+          "Gives all ranks the columns (rank, first column from y's own on, width) that each has "
+          "computed.")
       .def(
           "linear",
           [](Program& self, RowSet rows, const BufferView& x,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -29,8 +30,17 @@ std::vector<Weights> weight_list(const WeightList& list) { return {list.begin(),
 
 void bind_program_experts(nb::module_& m) {
   nb::class_<ProgramExperts>(m, "ProgramExperts", "Adds mixtures of experts to a program.")
-      .def(nb::init<Program&, std::int64_t, std::int64_t>(), nb::keep_alive<1, 2>(), "program"_a,
-           "num_experts"_a, "num_chosen"_a)
+      .def(
+          "__init__",
+          [](ProgramExperts* self, Program& program, std::int64_t num_experts,
+             std::int64_t num_chosen, std::shared_ptr<Exchange> exchange,
+             std::vector<std::int64_t> starts) {
+            new (self) ProgramExperts(program, num_experts, num_chosen,
+                                      {std::move(exchange), std::move(starts)});
+          },
+          nb::keep_alive<1, 2>(), "program"_a, "num_experts"_a, "num_chosen"_a,
+          "exchange"_a.none() = nb::none(), "starts"_a = std::vector<std::int64_t>(),
+          "With an `exchange`, rank r computes the experts from starts[r] to starts[r + 1].")
       .def(
           "expert_mlp",
           [](ProgramExperts& self, RowSet rows, const BufferView& x, const BufferView& weights,

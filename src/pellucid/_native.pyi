@@ -153,6 +153,36 @@ def measure_roofline(kernels: Kernels, pool: ThreadPool) -> Roofline:
     Reads memory and multiplies on all threads of the pool, for a second or two.
     """
 
+class Exchange:
+    """Gathers, on each of several processes, what each of them has computed."""
+
+    def __init__(self, rank: int, num_ranks: int, gather: int, test: int, communicator: int, number_type: int) -> None:
+        """
+        `gather` and `test` are the addresses of MPI_Iallgatherv and MPI_Test, `communicator` and `number_type` (MPI_FLOAT) handles, as integers.
+        """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    def fail(self) -> None:
+        """
+        Ends a step that waits for other ranks, and all later ones, with a RuntimeError.
+        """
+
+    @property
+    def has_failed(self) -> bool: ...
+
+    @property
+    def num_calls(self) -> int:
+        """How often numbers were gathered."""
+
+    @property
+    def seconds(self) -> float:
+        """What that took, with the time in which this rank waited for others."""
+
 class WeightMemory:
     """Memory for matrices."""
 
@@ -343,7 +373,15 @@ class Program:
 
     def input(self, input: int, width: int, y: tuple[int, int]) -> None: ...
 
-    def embed(self, indices: Indices, table: LinearWeights, scale: float, y: tuple[int, int]) -> None: ...
+    def embed(self, indices: Indices, table: LinearWeights, scale: float, y: tuple[int, int], exchange: Exchange | None = None, starts: Sequence[int] = []) -> None:
+        """
+        With an `exchange`, `table` has the rows of this rank, and rank r those from starts[r] to starts[r + 1].
+        """
+
+    def exchange(self, rows: RowSet, y: tuple[int, int], exchange: Exchange, parts: Sequence[tuple[int, int, int]]) -> None:
+        """
+        Gives all ranks the columns (rank, first column from y's own on, width) that each has computed.
+        """
 
     def linear(self, rows: RowSet, x: tuple[int, int], weights: LinearWeights, y: tuple[int, int], add_to_y: bool, notes_largest: bool = False) -> None: ...
 
@@ -416,6 +454,9 @@ class ProgramAttention:
 class ProgramExperts:
     """Adds mixtures of experts to a program."""
 
-    def __init__(self, program: Program, num_experts: int, num_chosen: int) -> None: ...
+    def __init__(self, program: Program, num_experts: int, num_chosen: int, exchange: Exchange | None = None, starts: Sequence[int] = []) -> None:
+        """
+        With an `exchange`, rank r computes the experts from starts[r] to starts[r + 1].
+        """
 
     def expert_mlp(self, rows: RowSet, x: tuple[int, int], weights: tuple[int, int], gate: Sequence[LinearWeights], up: Sequence[LinearWeights], down: Sequence[LinearWeights], activation: str, y: tuple[int, int], add_to_y: bool) -> None: ...

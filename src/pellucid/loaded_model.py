@@ -32,11 +32,12 @@ from pellucid.text.tokenizer_files import read_tokenizer_files
 
 
 class PartsElsewhere(Protocol):
-    """The parts of a model that other machines compute before this one.
+    """The parts of a model that other processes compute: the layers before those of this one, or a share of each
+    matrix.
 
     Attributes:
         first_layers: the number of the first layer of each part, this machine's at the end.
-        needs: of each other machine.
+        needs: of each other machine, if memory is planned for each of them.
         own_bytes_per_block: of a block, how many bytes lie on this machine.
     """
 
@@ -48,6 +49,14 @@ class PartsElsewhere(Protocol):
 
     @property
     def own_bytes_per_block(self) -> int: ...
+
+    def available_memory(self, own: int | None) -> int | None:
+        """Bytes for which the KV cache is planned; None: unknown.
+
+        Args:
+            own: what this process can still take.
+        """
+        ...
 
     def make_kv_cache(self, num_blocks: int, num_state_slots: int) -> KVCache:
         """The cache of all layers; there can be one.

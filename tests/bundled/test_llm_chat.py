@@ -88,7 +88,7 @@ def test_a_dtype_is_checked_and_not_converted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: one process runs the model; num_th"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size=0: must be a whole number of at le"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
         ({"trust_remote_code": True}, "trust_remote_code=True: no code of a model's repository"),
         (

@@ -68,7 +68,7 @@ def expected() -> RequestOutput:
 
 def is_back(engine: LLMEngine) -> bool:
     assert engine.model.elsewhere is not None
-    return all(stage.link._wire is not None for stage in engine.model.elsewhere._stages)
+    return all(stage.link.is_there for stage in engine.model.elsewhere._stages)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

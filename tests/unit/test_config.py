@@ -49,6 +49,7 @@ BAD = {
     "num_draft_tokens": [0, 33, 1.5, None, True],
     "stages": ["", 7],
     "stages_key": ["", 7, b"there"],
+    "tensor_parallel_size": [0, 2.0, "2", True, None, 10**12],
 }
 
 
@@ -110,6 +111,13 @@ def test_stages_need_addresses_and_a_secret() -> None:
         StageAddress("::1", 7001),
         StageAddress("here", 7002),
     ]
+
+
+def test_ranks_compute_the_steps_of_one_model() -> None:
+    for name, value in {"speculation": "draft", "draft_model": "x", "stages": "a:1"}.items():
+        key = "key" if name == "stages" else None
+        with pytest.raises(ValueError, match=f"{name}='.*': not with tensor_parallel_size=2"):
+            EngineConfig(tensor_parallel_size=2, stages_key=key, **{name: value})
 
 
 def test_a_prefix_store_on_a_server_needs_a_secret() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pellucid.cluster.block_labels import label, prompt_labels
-from pellucid.cluster.cores import core_shares
 from pellucid.cluster.router import Router
+from pellucid.facts.cores import core_shares
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block import NO_SALT
 from support.fake_model import fake_engine

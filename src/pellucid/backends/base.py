@@ -66,9 +66,11 @@ class Weights(ABC):
     Attributes:
         itemsize: bytes of a number of a matrix in memory, where all formats become floats; None: each
             format keeps its own.
+        num_ranks: processes that have a share of the matrices each.
     """
 
     itemsize: int | None = None
+    num_ranks: int = 1
 
     def expect(self, num_bytes: int) -> None:  # noqa: B027 (not all backends read later)
         """Announces matrices of `num_bytes` in all. Until `Backend.compile`, matrices that are views of mapped
@@ -110,8 +112,14 @@ class Weights(ABC):
     ) -> Matrix:
         """As `matrix`, for a matrix of one format."""
 
-    def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> Matrix:
-        """As `matrix`, for a matrix of an expert: a step reads only a few of them."""
+    def expert(
+        self,
+        weight: UniformMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        number: int = 0,
+        num_experts: int = 1,
+    ) -> Matrix:
+        """As `matrix`, for the matrix of expert `number` of `num_experts`: a step reads only a few of them."""
         return self.matrix(weight, bias)
 
     def stack(self, experts: Iterable[Matrix]) -> MatrixStack:
@@ -345,6 +353,9 @@ class Backend(ABC):
     def identity(self) -> str:
         """Everything besides the inputs that the bits of results depend on: the backend, its version, the
         instruction set."""
+
+    def stop_waiting(self) -> None:  # noqa: B027 (most backends compute alone)
+        """Ends a step that waits for other processes, and all later ones, with a RuntimeError. From any thread."""
 
     @property
     def thread_use(self) -> ThreadUse | None:

@@ -47,10 +47,7 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
             RuntimeWarning,
             stacklevel=2,
         )
-    if config.experts == "mapped":
-        raise ValueError(
-            "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
-        )
+    _refuse_settings_of_native_kernels(config)
     _check_threads(config.num_threads, os.cpu_count() or 1)
     # Imported here: native kernels need neither.
     from threadpoolctl import threadpool_limits
@@ -80,10 +77,7 @@ def _make_torch_backend(config: EngineConfig, isa: str) -> Backend:
             f"backend={config.backend!r}, device={config.device!r}: PyTorch is not installed; pip install"
             " 'pellucid[torch]' brings it"
         )
-    if config.experts == "mapped":
-        raise ValueError(
-            "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
-        )
+    _refuse_settings_of_native_kernels(config)
     from pellucid.backends.torch.backend import TorchBackend
 
     _check_threads(config.num_threads, os.cpu_count() or 1)
@@ -94,6 +88,17 @@ def _make_torch_backend(config: EngineConfig, isa: str) -> Backend:
 
     host = CpuBackend(config.num_threads or cpu_info().num_threads, isa)
     return TorchBackend(config.device, config.num_threads, host.weights.quantize)
+
+
+def _refuse_settings_of_native_kernels(config: EngineConfig) -> None:
+    if config.experts == "mapped":
+        raise ValueError(
+            "experts='mapped': needs backend='cpu', whose kernels read experts from a file"
+        )
+    if (num_ranks := config.tensor_parallel_size) > 1:
+        raise ValueError(
+            f"tensor_parallel_size={num_ranks}: needs backend='cpu', whose steps exchange what they compute"
+        )
 
 
 def _has_experts(model: ModelConfig) -> bool:
@@ -124,8 +129,12 @@ def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
 
 def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
     from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend
+    from pellucid.backends.cpu.ranks import join_ranks
     from pellucid.backends.native import cpu_info
 
+    ranks = None
+    if config.tensor_parallel_size > 1:  # before cores are counted
+        ranks = join_ranks(config.tensor_parallel_size)
     info = cpu_info()
     num_threads = config.num_threads or info.num_threads
     _check_threads(num_threads, info.num_logical_cpus)
@@ -145,4 +154,5 @@ def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
         max_rows=min(MAX_ROWS, config.max_num_batched_tokens),
         maps_experts=config.experts == "mapped",
         yields_cores=config.num_threads is None,
+        ranks=ranks,
     )

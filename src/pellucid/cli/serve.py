@@ -196,6 +196,10 @@ def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> 
         raise ValueError(
             f"stages={engine_config.stages!r}: compute for one engine; leave replicas out"
         )
+    if (num_ranks := engine_config.tensor_parallel_size) > 1:
+        raise ValueError(
+            f"tensor_parallel_size={num_ranks}: the processes are one engine; leave replicas out"
+        )
     with progress("download", describe_bytes) as show:
         model = load_without_weights(engine_config, show)
     note_all(list(model.notes))

@@ -21,13 +21,13 @@ from pellucid.async_engine import (
 )
 from pellucid.benchmark.planned_model import PlannedModel, find_planned_model
 from pellucid.cluster.block_labels import prompt_labels
-from pellucid.cluster.cores import core_shares, own_cpus
 from pellucid.cluster.dispatcher import Dispatcher
 from pellucid.cluster.local_replicas import LocalReplicas
 from pellucid.cluster.messages import Answer, Start
 from pellucid.cluster.replica_source import ReplicaSource
 from pellucid.cluster.request_on_replica import RequestOnReplica
 from pellucid.engine.request_maker import SEED_BITS, PreparedRequest, RequestMaker
+from pellucid.facts.cores import core_shares, own_cpus
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.parameter_checks import Interval
 from pellucid.inputs.prompts import EncodedPrompt, Prompt

@@ -114,11 +114,9 @@ def _needs_of(model: LoadedModel, config: EngineConfig) -> ModelNeeds:
 
 
 def _available_memory(model: LoadedModel) -> int | None:
-    """Of all machines together; None: unknown."""
-    elsewhere = () if model.elsewhere is None else model.elsewhere.needs
-    found = [model.backend.available_memory(), *(each.available for each in elsewhere)]
-    known = [each for each in found if each is not None]
-    return sum(known) if len(known) == len(found) else None
+    """For which the KV cache is planned; None: unknown."""
+    own = model.backend.available_memory()
+    return own if model.elsewhere is None else model.elsewhere.available_memory(own)
 
 
 def _make_kv_cache(config: EngineConfig, model: LoadedModel, plan: CachePlan) -> KVCache:

@@ -162,12 +162,7 @@ class LLMEngine:
         bus = EventBus(time.monotonic) if bus is None else bus
         report = report_progress(bus, config.model, on_progress)
         with paused_collector():
-            if config.stages is None:
-                model = load_model(config, report, on_download=on_progress)
-            else:  # imported here: few engines have stages
-                from pellucid.stages.staged_model import load_staged_model
-
-                model = load_staged_model(config, report, on_download=on_progress)
+            model = _loader(config)(config, report, on_download=on_progress)
             try:
                 draft = load_draft_model(config, model)
                 for sentence in _notes(model, draft):
@@ -420,6 +415,19 @@ class LLMEngine:
     def _unused_request_id(self) -> str:
         names = (f"request-{number}" for number in self._request_numbers)
         return next(name for name in names if name not in self._completions.outputs)
+
+
+def _loader(config: EngineConfig) -> Callable[..., LoadedModel]:
+    """The function that loads the model; imported here if other processes compute parts of it, as for few engines."""
+    if config.stages is not None:
+        from pellucid.stages.staged_model import load_staged_model
+
+        return load_staged_model
+    if config.tensor_parallel_size > 1:
+        from pellucid.stages.divided_model import load_divided_model
+
+        return load_divided_model
+    return load_model
 
 
 def _notes(model: LoadedModel, draft: LoadedModel | None) -> list[str]:

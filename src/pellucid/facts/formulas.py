@@ -14,6 +14,9 @@ from typing import NamedTuple
 from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, ModelConfig, StateShape
 
+# Rows of a matrix that native kernels compute together: a matrix is cut between them.
+PANEL_OUTPUTS = 32
+
 
 class LayerMatrices(NamedTuple):
     """Matrices of one shape in a layer.

@@ -69,6 +69,8 @@ class EngineConfig(CheckedFields):
             this process computes the last ones. "host:port/12" gives a machine 12 layers; left out, the memory
             of each machine decides.
         stages_key: a file with the secret that the stages have, too, at least 16 bytes.
+        tensor_parallel_size: processes that `mpirun` has started, each of which has a share of the rows of every
+            large matrix.
 
     Raises:
         ValueError: names the field, its value and what is allowed.
@@ -105,6 +107,7 @@ class EngineConfig(CheckedFields):
     num_draft_tokens: int = 6
     stages: str | None = None
     stages_key: str | None = None
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -143,6 +146,7 @@ class EngineConfig(CheckedFields):
             refuse("chat_template", template, "the text of a template in Jinja, or None")
         self._check_prefix_store()
         self._check_stages()
+        self._check_ranks()
 
     @property
     def shares_prefix_store(self) -> bool:
@@ -184,6 +188,17 @@ class EngineConfig(CheckedFields):
                 f"stages={self.stages!r}: needs stages_key: without a secret, whoever reaches a stage can use it"
             )
 
+    def _check_ranks(self) -> None:
+        """Only the model's own steps are computed by all processes, in one order."""
+        if (num_ranks := self.tensor_parallel_size) == 1:
+            return
+        others = {"stages": self.stages, "draft_model": self.draft_model}
+        if self.speculation == "draft":
+            others["speculation"] = self.speculation
+        for name, value in others.items():
+            if value is not None:
+                raise ValueError(f"{name}={value!r}: not with tensor_parallel_size={num_ranks}")
+
 
 _NAMES = (
     *("model", "revision", "tokenizer", "draft_model", "prefix_store", "prefix_store_key"),
@@ -209,6 +224,7 @@ _SIZES = {
     "max_num_batched_tokens": Interval(1, 1 << 20),
     "prefix_cache_bytes": Interval(1, 1 << 60),
     "swap_space": Interval(0, 1 << 60),
+    "tensor_parallel_size": Interval(1, 1 << 10),
 }
 _OPTIONAL_SIZES = {
     "max_model_len": Interval(2, 1 << 30),  # one token of prompt, one of output

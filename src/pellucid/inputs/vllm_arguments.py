@@ -44,9 +44,6 @@ class _Accepts:
 
 _ACCEPTED = {
     "trust_remote_code": _Accepts((False,), "no code of a model's repository is ever run"),
-    "tensor_parallel_size": _Accepts(
-        (1,), "one process runs the model; num_threads sets its threads"
-    ),
     "pipeline_parallel_size": _Accepts((1,), "one process runs the model"),
     "data_parallel_size": _Accepts((1,), "one process runs the model; start several"),
     # There are no CUDA graphs to leave out: both values mean the same.

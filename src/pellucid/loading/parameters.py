@@ -110,10 +110,11 @@ class CheckpointParameters(Parameters):
         matrices = self.expert_weights(weight)
         no_biases = repeat(None, weight.shape[0])
         biases = self.expert_weights(weight.bias) if weight.has_bias else no_biases
-        for matrix, bias in zip(matrices, biases, strict=True):
+        for number, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
             if self._format is not None:
                 matrix = self._quantized_part(weight.name, matrix)
-            yield self._weights.expert(matrix, None if bias is None else as_floats(bias))
+            floats = None if bias is None else as_floats(bias)
+            yield self._weights.expert(matrix, floats, number, weight.shape[0])
 
     def table_rows(self, weight: Weight) -> RowTable:
         """The rows of a table in their file. Raises as `make` does."""

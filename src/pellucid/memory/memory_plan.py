@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pellucid.backends.quantization.formats import F32, FORMATS, MatrixFormat
-from pellucid.facts.formulas import BlockNeeds
+from pellucid.facts.formulas import PANEL_OUTPUTS, BlockNeeds
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.stored_model import StoredModel
 
@@ -38,23 +38,39 @@ class PlannedWeights:
 
 
 def plan_weights(
-    model: StoredModel, itemsize: int | None, quantization: str, with_experts: bool = True
+    model: StoredModel,
+    itemsize: int | None,
+    quantization: str,
+    with_experts: bool = True,
+    num_ranks: int = 1,
 ) -> PlannedWeights:
     """Counts the weights of a checkpoint in the formats that they will have, without tables that stay in their
     files.
 
     Args:
-        itemsize: as in `backends.base.Weights`.
+        itemsize, num_ranks: as in `backends.base.Weights`.
         with_experts: False leaves out experts, which go to a file.
     """
-    sizes = [
-        _tensor_bytes(model, name, itemsize, quantization)
+    sizes = {
+        name: _tensor_bytes(model, name, itemsize, quantization)
         for name in model.tensors
         if not model.names.is_unused(name)
         and not model.names.is_table(name)
         and (with_experts or not model.names.is_expert(name))
-    ]
-    return PlannedWeights(sum(sizes), max(sizes, default=0))
+    }
+    of_rank = (
+        num_bytes // (num_ranks if _is_divided(model, name, num_ranks) else 1)
+        for name, num_bytes in sizes.items()
+    )
+    return PlannedWeights(sum(of_rank), max(sizes.values(), default=0))
+
+
+def _is_divided(model: StoredModel, name: str, num_ranks: int) -> bool:
+    """Whether each rank has a share of a tensor: of all matrices but routers and small ones."""
+    shape = model.tensors.info(name).shape
+    return len(shape) >= 2 and (
+        model.names.is_expert(name) or shape[-2] >= PANEL_OUTPUTS * num_ranks
+    )
 
 
 def check_weights_fit(
@@ -70,17 +86,19 @@ def check_weights_fit(
         ValueError: the weights need more memory than there is; says which format fits.
     """
     in_file = backend.weights.expert_reads is not None
-    itemsize = backend.weights.itemsize
-    weights = plan_weights(model, itemsize, quantization, with_experts=not in_file)
+    itemsize, num_ranks = backend.weights.itemsize, backend.weights.num_ranks
+
+    def planned(name: str, with_experts: bool = not in_file) -> PlannedWeights:
+        return plan_weights(model, itemsize, name, with_experts, num_ranks)
+
+    weights = planned(quantization)
     if available is None or weights.while_loading <= available:
         return weights
     smaller = (
         {}
         if model.weight_format is not None
         else {
-            name: plan_weights(model, itemsize, name, with_experts=not in_file).while_loading
-            for name in _SMALLER_FORMATS
-            if name != quantization
+            name: planned(name).while_loading for name in _SMALLER_FORMATS if name != quantization
         }
     )
     fitting = [
@@ -88,7 +106,7 @@ def check_weights_fit(
         for name, size in smaller.items()
         if size <= available
     ]
-    without_experts = plan_weights(model, itemsize, quantization, with_experts=False).while_loading
+    without_experts = planned(quantization, with_experts=False).while_loading
     if without_experts < weights.while_loading and without_experts <= available:
         fitting.append(f"experts='mapped' ({in_gib(without_experts)}, and the experts on disk)")
     raise ValueError(

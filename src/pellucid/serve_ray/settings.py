@@ -78,6 +78,10 @@ def parse(arguments: Mapping[str, object]) -> tuple[EngineConfig, Settings]:
     settings = _convert(arguments, of_application, Settings)
     if config.stages is not None:
         raise ValueError(f"stages={config.stages!r}: compute for one engine; leave it out")
+    if (num_ranks := config.tensor_parallel_size) > 1:
+        raise ValueError(
+            f"tensor_parallel_size={num_ranks}: MPI starts the processes, and Ray these; leave it out"
+        )
     if config.num_threads is None:
         config = replace(config, num_threads=settings.num_cpus)
     return config, settings

@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0  # each side says this often that it is there
 SILENCE_SECONDS = 4.0  # after which a stage that says nothing has gone
+LOADING_SILENCE_SECONDS = (
+    60.0  # likewise, while it loads: a busy machine may not run its threads for long
+)
 CONNECT_SECONDS = 4.0
 RETRY_SECONDS = 1.0
 
@@ -39,13 +42,15 @@ class StageLink:
     Args:
         address: of the stage.
         key: the secret of all processes of an engine.
+        name: for people; left out, it has the address.
 
     Raises:
         ValueError: nobody is there, or somebody with another key or version.
     """
 
-    def __init__(self, address: StageAddress, key: bytes) -> None:
+    def __init__(self, address: StageAddress, key: bytes, name: str | None = None) -> None:
         self.address = address
+        self.name = name or f"stage {address}"
         self._key = key
         self._set_up: list[tuple[ToStage, Future[FromStage]]] = []
         self._pending: deque[Future[FromStage]] = deque()
@@ -85,6 +90,17 @@ class StageLink:
         self._set_up.append((message, future))
         return future
 
+    def watch(self) -> None:
+        """Everything is loaded: from now on a stage is lost by `SILENCE_SECONDS` without a sign of life."""
+        with self._order:
+            if self._wire is not None:
+                self._wire.limit_silence(SILENCE_SECONDS)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the stage can be asked."""
+        return self._wire is not None
+
     def take_loss(self) -> BlocksLostError | None:
         """Why the stage's blocks are gone; None: they are as they were at the last call."""
         loss, self._loss = self._loss, None
@@ -100,7 +116,7 @@ class StageLink:
         self._thread.join()
 
     def _lost(self) -> BlocksLostError:
-        return BlocksLostError(f"stage {self.address} is away: {self._reason}")
+        return BlocksLostError(f"{self.name} is away: {self._reason}")
 
     def _connect(self) -> Wire:
         end = socket.create_connection(self.address[:2], CONNECT_SECONDS)
@@ -108,6 +124,7 @@ class StageLink:
         try:
             wire = shake_hands(end, self._key, is_engine=True)
             hello = decode_from_stage(wire.receive())
+            wire.limit_silence(LOADING_SILENCE_SECONDS)
         except TimeoutError:
             end.close()
             raise WireError("it does not answer; it may compute for another engine") from None
@@ -128,9 +145,9 @@ class StageLink:
                 except OSError as error:
                     if (reason := _why(error)) != self._reason:
                         self._reason = reason
-                        _log.warning("stage %s: %s", self.address, reason)
+                        _log.warning("%s: %s", self.name, reason)
                     continue
-                _log.warning("stage %s is back", self.address)
+                _log.warning("%s is back", self.name)
                 break
             if self._is_closed.is_set():
                 return
@@ -147,13 +164,13 @@ class StageLink:
                 else:
                     self._settle(self._pending.popleft(), reply)
         except TimeoutError:
-            return f"it has said nothing for {SILENCE_SECONDS:.0f} seconds"
+            return f"it has said nothing for {wire.silence_seconds:.0f} seconds"
         except (OSError, ValueError) as error:
             return _why(error)
 
     def _settle(self, future: "Future[FromStage]", reply: FromStage) -> None:
         if isinstance(reply, Failed):
-            future.set_exception(RuntimeError(f"stage {self.address}: {reply.error}"))
+            future.set_exception(RuntimeError(f"{self.name}: {reply.error}"))
         else:
             future.set_result(reply)
 
@@ -167,7 +184,7 @@ class StageLink:
             self._pending.clear()
             self._loss = self._lost()
         if not self._is_closed.is_set():
-            _log.warning("stage %s is away: %s", self.address, reason)
+            _log.warning("%s is away: %s", self.name, reason)
         for future in pending:
             future.set_exception(self._lost())
 
@@ -190,6 +207,7 @@ class StageLink:
             if self._is_closed.is_set():
                 wire.close()
                 raise WireError("the engine ends")
+            wire.limit_silence(SILENCE_SECONDS)
             self._wire = wire
         return wire
 

@@ -148,9 +148,10 @@ class Loaded(msgspec.Struct, tag=True):
 
 
 class Rows(msgspec.Struct, tag=True):
-    """The result of `Compute`: [T, hidden] f32.
+    """The result of `Compute`.
 
     Attributes:
+        rows: [T, hidden] f32; empty where the part has the last layers.
         expert_bytes: of the experts' weights that the step read.
     """
 

@@ -60,6 +60,7 @@ class PartHost:
         self._backend: Backend | None = None
         self._model: LoadedModel | None = None
         self._kv_cache: KVCache | None = None
+        self._is_computing = self._has_given_up = False
 
     def answer(self, message: ToStage) -> FromStage:
         """Does what a message asks for. What is not possible is said in the reply."""
@@ -68,9 +69,17 @@ class PartHost:
         except Exception as error:
             return Failed(f"{error}" if isinstance(error, ValueError) else f"{error!r}")
 
+    def give_up(self) -> None:
+        """The engine has gone: ends a step that waits for other processes, and begins no other one. From any
+        thread."""
+        self._has_given_up = True
+        if self._is_computing and (backend := self._backend) is not None:
+            backend.stop_waiting()
+
     def close(self) -> None:
         """Gives the memory back."""
         self._config = self._backend = self._model = self._kv_cache = None
+        self._has_given_up = False
         gc.collect()
         give_back_free_memory()
 
@@ -164,7 +173,15 @@ class PartHost:
         _check_range("slot_mapping", batch.slot_mapping, self._num_blocks * self._config.block_size)
         _check_range("block_tables", batch.block_tables + 1, self._num_blocks + 1)
         _check_range("state_slots", batch.state_slots, self._num_slots)
-        step = model.decoder.step(batch, cache)
+        self._is_computing = True
+        try:
+            if self._has_given_up:
+                raise RuntimeError("the engine has gone")
+            step = model.decoder.step(batch, cache)
+        finally:
+            self._is_computing = False
+        if config.is_last:  # the engine has these logits, too
+            return Rows(b"", step.expert_bytes)
         rows = np.ascontiguousarray(step.rows[:], ROW_TYPE)
         return Rows(rows.tobytes(), step.expert_bytes)
 

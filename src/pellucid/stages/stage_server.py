@@ -55,14 +55,18 @@ class StageServer:
             on_change: called with a sentence when an engine comes or goes.
         """
         while not self._is_closed:
-            try:
-                end, (peer, *_) = self._listener.accept()
-            except OSError:
-                return
-            with end:
-                self._end = end
-                self._greet(end, peer, on_change)
-                self._end = None
+            self.serve_one(on_change)
+
+    def serve_one(self, on_change: Callable[[str], None]) -> None:
+        """Serves the next caller until it has gone; or returns at `close`. Arguments are those of `run`."""
+        try:
+            end, (peer, *_) = self._listener.accept()
+        except OSError:
+            return
+        with end:
+            self._end = end
+            self._greet(end, peer, on_change)
+            self._end = None
 
     def close(self) -> None:
         """Ends `run`, and the connection to an engine. From any thread."""
@@ -126,6 +130,7 @@ def _serve(wire: Wire, host: PartHost, first: ToStage) -> str:
                 if not isinstance(message, Alive):
                     messages.put(message)
         except (OSError, ValueError) as error:
+            host.give_up()
             messages.put(str(error) or type(error).__name__)
 
     def beat() -> None:

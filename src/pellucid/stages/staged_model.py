@@ -85,6 +85,12 @@ class Stages:
             self._own_config, config.block_size, config.kv_cache_dtype
         )
 
+    def available_memory(self, own: int | None) -> int | None:
+        """Of all machines together; None: unknown."""
+        found = [own, *(stage.sizes.available for stage in self._stages)]
+        known = [each for each in found if each is not None]
+        return sum(known) if len(known) == len(found) else None
+
     def make_kv_cache(self, num_blocks: int, num_state_slots: int) -> KVCache:
         """Has each stage make its part, and makes the part of this machine.
 
@@ -99,7 +105,9 @@ class Stages:
         asked = [stage.link.set_up(Allocate(num_blocks, num_state_slots)) for stage in self._stages]
         own = self._make_part(self._own_config, num_blocks, num_state_slots)
         for each in asked:
-            _settled(each, Done)
+            settled("stages", each, Done)
+        for stage in self._stages:
+            stage.link.watch()
         parts = [
             KVPart(
                 stage.link,
@@ -149,8 +157,8 @@ def load_staged_model(
     try:
         links.extend(StageLink(address, key) for address in addresses)
         own = make_identity(config, stored.config, weights_identity(path), backend)
-        asked = [link.set_up(Prepare(_settings_of_stages(config))) for link in links]
-        prepared = [_settled(each, Prepared) for each in asked]
+        asked = [link.set_up(Prepare(settings_of_stages(config))) for link in links]
+        prepared = [settled("stages", each, Prepared) for each in asked]
         for link, each in zip(links, prepared, strict=True):
             check_identity(f"stages: {link.address}", each.identity, own.facts())
         layers = _divide(config, stored, backend, addresses, prepared)
@@ -160,7 +168,7 @@ def load_staged_model(
         ]
         model = load_model(config, on_progress, backend, layers=layers[-1], on_download=on_download)
         stages = [
-            Stage(link, part_of(stored.config, part), _settled(each, Loaded))
+            Stage(link, part_of(stored.config, part), settled("stages", each, Loaded))
             for link, part, each in zip(links, layers, loading, strict=False)
         ]
     except BaseException:
@@ -177,7 +185,7 @@ def load_staged_model(
     )
 
 
-def _settings_of_stages(config: EngineConfig) -> EngineConfig:
+def settings_of_stages(config: EngineConfig) -> EngineConfig:
     """The settings without those that are the engine's own matter."""
     return replace(
         config,
@@ -222,12 +230,12 @@ def _divide(
         raise ValueError(f"stages={config.stages!r}: {error}") from None
 
 
-def _settled(future: "Future[FromStage]", kind: type[Reply]) -> Reply:
+def settled(setting: str, future: "Future[FromStage]", kind: type[Reply]) -> Reply:
     """As `reply_of`, where what fails is a setting."""
     try:
         return reply_of(future, kind)
     except (RuntimeError, BlocksLostError) as error:
-        raise ValueError(f"stages: {error}") from None
+        raise ValueError(f"{setting}: {error}") from None
 
 
 def _shown(part: ModelConfig) -> str:

@@ -63,6 +63,15 @@ class Wire:
         self._limit = MAX_FRAME_BYTES
         return content
 
+    @property
+    def silence_seconds(self) -> float:
+        """After which `receive` raises TimeoutError."""
+        return self._end.gettimeout() or 0.0
+
+    def limit_silence(self, seconds: float) -> None:
+        """Sets `silence_seconds`, for the calls that begin later. From any thread."""
+        self._end.settimeout(seconds)
+
     def close(self) -> None:
         """Ends the connection; calls on other threads raise."""
         with suppress(OSError):  # the other side was faster

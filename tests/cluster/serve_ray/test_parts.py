@@ -32,6 +32,7 @@ def test_arguments_are_those_of_engines_and_of_the_application() -> None:
         ({"target_kv_usage": 0}, "target_kv_usage=0.*: must be above 0"),
         ({"num_gpus": -1}, "num_gpus=-1.*: must be at least 0"),
         ({"stages": "a:1", "stages_key": "k"}, "stages='a:1': compute for one engine"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: MPI starts the processes"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> None:

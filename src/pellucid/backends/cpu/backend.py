@@ -16,6 +16,7 @@ from pellucid.backends.cpu.kv_cache import (
 )
 from pellucid.backends.cpu.ops import CpuOps
 from pellucid.backends.cpu.program_decoder import ProgramDecoder
+from pellucid.backends.cpu.ranks import Ranks
 from pellucid.backends.cpu.thread_limiter import ThreadLimiter
 from pellucid.backends.cpu.tracing import Trace, symbolic_batch
 from pellucid.backends.cpu.weights import CpuWeights
@@ -58,6 +59,7 @@ class CpuBackend(Backend):
         maps_experts: whether experts go to a temporary file, of which the system keeps in memory what steps
             read.
         yields_cores: whether steps have fewer threads while other programs use the cores.
+        ranks: the processes that have a share of the weights each; None: there is one.
 
     Raises:
         ValueError: the machine does not run this level, or there is no place for the file.
@@ -74,6 +76,7 @@ class CpuBackend(Backend):
         small_step_bytes: int = SMALL_STEP_BYTES,
         maps_experts: bool = False,
         yields_cores: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
@@ -84,10 +87,12 @@ class CpuBackend(Backend):
         self._quantize_activations = quantize_activations
         self._max_rows = max_rows
         self._small_step_bytes = small_step_bytes
+        self._ranks = ranks
+        exchange = None if ranks is None else ranks.exchange
         self.weights: CpuWeights = CpuWeights(
-            self.kernels, self.pool, quantize_activations, maps_experts
+            self.kernels, self.pool, quantize_activations, maps_experts, exchange
         )
-        self.ops = CpuOps(self._new_program)
+        self.ops = CpuOps(self._new_program, exchange)
 
     @property
     def identity(self) -> str:
@@ -100,6 +105,17 @@ class CpuBackend(Backend):
     @property
     def native_threads(self) -> NativeThreads:
         return NativeThreads(self.kernels, self.pool)
+
+    def stop_waiting(self) -> None:
+        if self._ranks is not None:
+            self._ranks.exchange.fail()
+
+    def available_memory(self) -> int | None:
+        """As `Backend.available_memory`; of a machine with several ranks, a rank's share."""
+        available = super().available_memory()
+        if available is None or self._ranks is None:
+            return available
+        return available // self._ranks.num_on_machine
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return kv_bytes_per_block(dtype, native_kv_groups(config), block_size)

@@ -17,7 +17,7 @@ from pellucid.backends.cpu.kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu.program_decoder import radians, run_program
 from pellucid.backends.cpu.traced_ops import TracedOps
 from pellucid.backends.cpu.tracing import SymbolicArray, SymbolicIndices, Trace, build
-from pellucid.backends.native import Program
+from pellucid.backends.native import Exchange, Program
 from pellucid.backends.ops import Array, ForwardBatch, HostArray, IntArray, Ops
 
 
@@ -26,10 +26,14 @@ class CpuOps(TracedOps):
 
     Args:
         new_program: makes an empty program for steps of at most so many tokens.
+        exchange: as in `TracedOps`.
     """
 
-    def __init__(self, new_program: Callable[[int], Program]) -> None:
+    def __init__(
+        self, new_program: Callable[[int], Program], exchange: Exchange | None = None
+    ) -> None:
         self._new_program = new_program
+        self.exchange = exchange
         for name in Ops.__abstractmethods__:
             record = getattr(self, name)
             setattr(self, name, partial(self._call, record, signature(getattr(Ops, name))))

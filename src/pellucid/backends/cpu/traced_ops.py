@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,8 +17,8 @@ from pellucid.backends.cpu.tracing import (
     ReceivedRows,
     SymbolicArray,
 )
-from pellucid.backends.cpu.weights import CpuStack
-from pellucid.backends.native import Indices, LinearWeights, RowSet
+from pellucid.backends.cpu.weights import CpuMatrix, CpuStack, DividedWeights, divide
+from pellucid.backends.native import Exchange, Indices, LinearWeights, RowSet
 from pellucid.backends.ops import ForwardBatch, HostArray, Ops
 from pellucid.backends.row_table import TableInFile
 from pellucid.facts.model_config import Activation, Gate, GatedDeltaNetConfig, RopeConfig, Router
@@ -29,25 +29,32 @@ _INDICES = {"token_ids": Indices.TOKEN_IDS, "positions": Indices.POSITIONS}
 
 
 class TracedOps(Ops):
-    """The ops of a forward that is being traced."""
+    """The ops of a forward that is being traced.
 
-    def embed(self, token_ids: Any, table: LinearWeights | TableInFile, scale: float = 1.0) -> Rows:
+    Attributes:
+        exchange: between the processes among which experts are divided; None: there is one process.
+    """
+
+    exchange: Exchange | None = None
+
+    def embed(self, token_ids: Any, table: CpuMatrix | TableInFile, scale: float = 1.0) -> Rows:
         if isinstance(table, TableInFile):
             return token_ids.trace.look_up(table.rows, token_ids.name, scale)
-        weights, indices = table, _INDICES[token_ids.name]
+        weights, exchange, starts = _own_part(table)
+        indices = _INDICES[token_ids.name]
         return token_ids.trace.record(
             "embed",
             [],
             (weights.num_inputs,),
-            lambda to, _, y: to.program.embed(indices, weights, scale, y),
+            lambda to, _, y: to.program.embed(indices, weights, scale, y, exchange, starts),
             rows=RowSet.TOKENS,
         )
 
     def received(self, batch: Any, width: int) -> Rows:
         return batch.received.trace.input(ReceivedRows(), (width,))
 
-    def linear(self, x: Rows, weight: LinearWeights | JoinedHandle) -> Rows:
-        return _product(x, weight, notes_largest=False)
+    def linear(self, x: Rows, weight: CpuMatrix | JoinedHandle) -> Rows:
+        return _product(x, weight)
 
     def rms_norm(self, x: Rows, weight: HostArray | None, eps: float) -> Rows:
         weights = np.ones(x.shape[-1], np.float32) if weight is None else weight
@@ -186,12 +193,16 @@ class TracedOps(Ops):
         activation: Activation,
     ) -> Rows:
         rows, num_experts = x.rows, weights.operand.width
-        x.trace.experts.append((gate, up, down))
+        exchange, starts, own = self.exchange, (), slice(None)
+        if exchange is not None:
+            starts = divide(num_experts, exchange.num_ranks)
+            own = slice(starts[exchange.rank], starts[exchange.rank + 1])
+        x.trace.experts.append((gate[own], up[own], down[own]))
 
         def emit(
             to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool
         ) -> None:
-            experts = to.experts(num_experts, num_chosen)
+            experts = to.experts(num_experts, num_chosen, exchange, starts)
             experts.expert_mlp(rows, x[0], x[1], gate, up, down, activation, y, add_to_y)
 
         return x.trace.record(
@@ -233,42 +244,64 @@ class TracedOps(Ops):
             ),
         )
 
-    def logits(self, x: Rows, weight: LinearWeights, softcap: float | None = None) -> Rows:
+    def logits(self, x: Rows, weight: CpuMatrix, softcap: float | None = None) -> Rows:
         notes_largest = x.rows is RowSet.LOGITS  # not where the op runs alone
         rows, width = x.rows, weight.num_outputs
-        if softcap is None:
+        if softcap is None and not isinstance(weight, DividedWeights):
             plain = _product(x, weight, notes_largest)
             if notes_largest:
                 _draw(plain, width)
             return plain
-        capped = x.trace.record(
-            "softcap",
-            [self.linear(x, weight)],
-            (width,),
-            lambda to, x, y: to.program.softcap(rows, x[0], softcap, width, y),
-            can_overwrite=True,
-        )
+        logits = self.linear(x, weight)
+        if softcap is not None:
+            logits = _in_place(
+                "softcap",
+                [logits],
+                lambda to, x, y: to.program.softcap(rows, x[0], softcap, width, y),
+            )
         if notes_largest:
             x.trace.record_effect(
-                "largest", [capped], lambda to, x, _: to.program.largest(x[0], width)
+                "largest", [logits], lambda to, x, _: to.program.largest(x[0], width)
             )
-            _draw(capped, width)
-        return capped
+            _draw(logits, width)
+        return logits
+
+
+def _own_part(weight: CpuMatrix) -> tuple[LinearWeights, Exchange | None, tuple[int, ...]]:
+    """This process's rows of a matrix, and how they are divided."""
+    if isinstance(weight, DividedWeights):
+        return weight.own, weight.exchange, weight.starts
+    return weight, None, ()
 
 
 def _product(
-    x: SymbolicArray, weight: LinearWeights | JoinedHandle, notes_largest: bool
+    x: SymbolicArray, weight: CpuMatrix | JoinedHandle, notes_largest: bool = False
 ) -> SymbolicArray:
-    """x @ weight.T + bias; for logits, the place of the largest may be recorded as well."""
+    """x @ weight.T + bias; for logits of one process, the place of the largest may be recorded as well."""
     rows = x.rows
-    parts: Sequence[LinearWeights] = weight.parts if isinstance(weight, JoinedHandle) else [weight]
-    *starts, num_outputs = accumulate((part.num_outputs for part in parts), initial=0)
-    x.trace.weights[rows].extend(parts)
+    matrices: Sequence[CpuMatrix] = weight.parts if isinstance(weight, JoinedHandle) else [weight]
+    *columns, num_outputs = accumulate((each.num_outputs for each in matrices), initial=0)
+    products: list[tuple[LinearWeights, int]] = []  # and the first column of each
+    exchanged: list[tuple[int, int, int]] = []  # rank, first column, width
+    exchange = None
+    for matrix, column in zip(matrices, columns, strict=True):
+        own, through, starts = _own_part(matrix)
+        if through is not None:
+            exchange = through
+            exchanged += [
+                (rank, column + start, end - start)
+                for rank, (start, end) in enumerate(pairwise(starts))
+            ]
+            column += starts[through.rank]
+        products.append((own, column))
+    x.trace.weights[rows].extend(own for own, _ in products)
 
     def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
-        buffer, column = y
-        for part, start in zip(parts, starts, strict=True):
-            to.program.linear(rows, x[0], part, (buffer, column + start), add_to_y, notes_largest)
+        buffer, first = y
+        for own, column in products:
+            to.program.linear(rows, x[0], own, (buffer, first + column), add_to_y, notes_largest)
+        if exchange is not None:
+            to.program.exchange(rows, y, exchange, exchanged)
 
     return x.trace.record(
         "linear",

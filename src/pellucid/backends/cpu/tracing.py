@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from pellucid.backends.native import (
+    Exchange,
     LinearWeights,
     Program,
     ProgramAttention,
@@ -81,10 +82,16 @@ class ProgramBuilder:
             )
         return self._attention[heads]
 
-    def experts(self, num_experts: int, num_chosen: int) -> ProgramExperts:
+    def experts(
+        self,
+        num_experts: int,
+        num_chosen: int,
+        exchange: Exchange | None = None,
+        starts: Sequence[int] = (),
+    ) -> ProgramExperts:
         sizes = num_experts, num_chosen
         if sizes not in self._experts:
-            self._experts[sizes] = ProgramExperts(self.program, *sizes)
+            self._experts[sizes] = ProgramExperts(self.program, *sizes, exchange, starts)
         return self._experts[sizes]
 
 

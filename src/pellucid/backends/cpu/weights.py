@@ -2,7 +2,9 @@
 
 import mmap
 import tempfile
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -12,6 +14,7 @@ import numpy.typing as npt
 from pellucid.backends.base import ExpertReads, JoinedHandle, MatrixShape, Weights
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.native import (
+    Exchange,
     Kernels,
     LinearWeights,
     ThreadPool,
@@ -25,8 +28,35 @@ from pellucid.backends.native import (
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
+from pellucid.facts.formulas import PANEL_OUTPUTS
 
 CpuStack: TypeAlias = Sequence[LinearWeights]  # of one format
+
+
+@dataclass(frozen=True)
+class DividedWeights:
+    """A matrix [N, K] of which each process has some rows.
+
+    Args:
+        own: the rows of this process, and their bias.
+        exchange: gives all processes what each has computed.
+        starts: the first row of each rank, and N.
+    """
+
+    own: LinearWeights
+    exchange: Exchange
+    starts: tuple[int, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.starts[-1]
+
+    @property
+    def num_inputs(self) -> int:
+        return self.own.num_inputs
+
+
+CpuMatrix: TypeAlias = LinearWeights | DividedWeights
 
 _FLOAT_FORMATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -40,6 +70,7 @@ class CpuWeights(Weights):
         quantize_activations: whether rows are rounded where they meet weights of fewer bits.
         maps_experts: whether experts go to a temporary file, of which the system keeps in memory what steps
             read.
+        exchange: between the processes that have a share of the matrices each; None: this one has all.
     """
 
     def __init__(
@@ -48,7 +79,10 @@ class CpuWeights(Weights):
         pool: ThreadPool,
         quantize_activations: bool,
         maps_experts: bool,
+        exchange: Exchange | None = None,
     ) -> None:
+        self._exchange = exchange
+        self.num_ranks = 1 if exchange is None else exchange.num_ranks
         self._kernels = kernels
         self._pool = pool
         self._activations = "native" if quantize_activations else "f32"
@@ -78,12 +112,38 @@ class CpuWeights(Weights):
 
     def uniform(
         self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
-    ) -> LinearWeights:
-        """`weight` [N, K] and its bias [N] as a handle, no value changed."""
-        return self._pack(weight, bias, self._activations if rounds_activations else "f32")
+    ) -> CpuMatrix:
+        """`weight` [N, K] and its bias [N] as a handle, no value changed. Routers, whose activations are not
+        rounded, and matrices with less than a panel for each rank are not divided."""
+        exchange, num_rows = self._exchange, weight.shape[0]
+        if not rounds_activations:
+            return self._pack(weight, bias, "f32")
+        if exchange is None or num_rows < PANEL_OUTPUTS * exchange.num_ranks:
+            return self._pack(weight, bias, self._activations)
+        starts = divide(num_rows, exchange.num_ranks, PANEL_OUTPUTS)
+        own = slice(starts[exchange.rank], starts[exchange.rank + 1])
+        rows = weight.rows(own) if isinstance(weight, QuantizedMatrix) else weight[own]
+        packed = self._pack(rows, None if bias is None else bias[own], self._activations)
+        return DividedWeights(packed, exchange, starts)
 
-    def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> LinearWeights:
-        """As `matrix`, in the file of experts if there is one."""
+    def expert(
+        self,
+        weight: UniformMatrix,
+        bias: npt.NDArray[Any] | None = None,
+        number: int = 0,
+        num_experts: int = 1,
+    ) -> LinearWeights:
+        """As `matrix`, in the file of experts if there is one; without memory for an expert of another rank."""
+        exchange = self._exchange
+        if exchange is not None:
+            starts = divide(num_experts, exchange.num_ranks)
+            if bisect_right(starts, number) - 1 != exchange.rank:
+                return plan_weights(
+                    _format_name(weight),
+                    *weight.shape,
+                    bias is not None,
+                    activations=self._activations,
+                )
         return self._pack(weight, bias, self._activations, self._expert_file)
 
     @property
@@ -151,6 +211,27 @@ class CpuWeights(Weights):
         )
         check_scales(matrix, weight)
         return matrix
+
+
+def divide(count: int, num_ranks: int, unit: int = 1) -> tuple[int, ...]:
+    """Where the share of each rank of `count` items begins, and `count`. Shares are whole units, but for the last.
+
+    Raises:
+        ValueError: there are fewer units than ranks.
+    """
+    num_units = -(-count // unit)
+    if num_units < num_ranks:
+        raise ValueError(
+            f"tensor_parallel_size={num_ranks}: {count} experts cannot be divided among so many processes"
+        )
+    starts = (num_units * rank // num_ranks * unit for rank in range(num_ranks))
+    return *starts, count
+
+
+def _format_name(weight: UniformMatrix) -> str:
+    if isinstance(weight, QuantizedMatrix):
+        return weight.format.name
+    return _FLOAT_FORMATS.get(weight.dtype.name, "f32")
 
 
 def _expert_file() -> WeightFile:

@@ -227,7 +227,7 @@ class PrefixCacheOptions(EngineOptions):
 
 @dataclass(frozen=True)
 class StagesOptions(EngineOptions):
-    """Other machines that compute a part of the model."""
+    """Other processes that compute a part of the model."""
 
     stages: str | None = STAGES.option(
         "HOST:PORT,...",
@@ -235,6 +235,12 @@ class StagesOptions(EngineOptions):
         " last ones. The memory of each decides how many; HOST:PORT/12 gives one 12 layers.",
     )
     stages_key: str | None = STAGES.option("FILE", STAGES_KEY_HELP)
+    tensor_parallel_size: int = STAGES.option(
+        "N",
+        "Processes that compute each matrix product together, on this machine or on several: start the command by"
+        " mpirun -n N --bind-to none.",
+        show_default="1",
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Shares of the machine's cores, one for each replica: neighbours stay together, and sockets are not split."""
+"""Shares of the machine's cores, one for each of several processes. Neighbours stay together, sockets whole."""
 
 import os
 from collections.abc import Sequence

@@ -1,0 +1,136 @@
+"""What it gains and costs that several processes compute each matrix product together, on one machine: the time of a
+step beside that of one process with as many threads, in turn, what exchanges take of it, and the memory of a rank.
+
+    python benchmarks/tensor_parallel.py [MODEL] [--ranks 2] [--threads 1] [--steps 200] [--batch 1] [--rounds 3]
+
+needs mpirun and `pip install 'pellucid[mpi]'`. `--threads` is of each rank. An exchange's time has the wait for the
+slowest rank in it.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+from pellucid.engine import LLMEngine
+from pellucid.inputs.config import EngineConfig
+from pellucid.inputs.sampling_params import SamplingParams
+
+PROMPT = 256  # tokens
+
+
+def memory() -> int:
+    """Bytes that are this process's own: without files that it has mapped."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def run(engine: LLMEngine, batch: int, num_steps: int) -> list[float]:
+    """Seconds of each step: of prompts first, then of decoding."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_steps + 1, ignore_eos=True)
+    for number in range(batch):
+        engine.add_request([3 + number] * PROMPT, params)
+    times = []
+    while engine.has_unfinished_requests:
+        started = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def measure(args: argparse.Namespace) -> None:
+    """In a process of its own: prints what it has measured, as JSON. Other ranks than 0 end while the model loads."""
+    settings = dict(
+        model=args.model,
+        max_num_seqs=args.batch,
+        num_kv_blocks=args.num_kv_blocks,
+        speculation="off",
+        enable_prefix_caching=False,
+        skip_tokenizer_init=True,
+    )
+    if args.measure == 1:
+        config = EngineConfig(num_threads=args.ranks * args.threads, **settings)
+    else:
+        config = EngineConfig(num_threads=args.threads, tensor_parallel_size=args.ranks, **settings)
+    before = memory()
+    with closing(LLMEngine.from_config(config)) as engine:
+        run(engine, args.batch, 8)
+        num_calls, seconds = 0, 0.0
+        if args.measure > 1:
+            from pellucid.backends.cpu.ranks import join_ranks
+
+            exchange = join_ranks(args.ranks).exchange
+            num_calls, seconds = exchange.num_calls, exchange.seconds
+        prompt, *decoding = run(engine, args.batch, args.steps)
+        if args.measure > 1:
+            num_calls = exchange.num_calls - num_calls
+            seconds = exchange.seconds - seconds
+        plan = engine.memory_plan
+        print(
+            json.dumps(
+                {
+                    "prompt": prompt,
+                    "step": median(decoding),
+                    "calls": num_calls / (1 + len(decoding)),
+                    "exchange": seconds / max(1, num_calls),
+                    "weights": plan.weights,
+                    "taken": memory() - before,
+                }
+            )
+        )
+
+
+def measured(args: argparse.Namespace, num_ranks: int) -> dict[str, float]:
+    command = [sys.executable, *sys.argv, "--measure", str(num_ranks)]
+    if num_ranks > 1:
+        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        command = ["mpirun", "-n", str(num_ranks), "--bind-to", "none", *as_root, *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num-kv-blocks", type=int, default=64)
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure is not None:
+        measure(args)
+        return
+    rounds = [(measured(args, 1), measured(args, args.ranks)) for _ in range(args.rounds)]
+    for name in ("prompt", "step"):
+        ratios = [one[name] / divided[name] for one, divided in rounds]
+        alone, together = (median(each[side][name] for each in rounds) for side in (0, 1))
+        print(
+            f"{name}: one process {alone * 1e3:.2f} ms, {args.ranks} ranks {together * 1e3:.2f} ms;"
+            f" {median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+    divided = [each for _, each in rounds]
+    calls, exchange = (median(each[name] for each in divided) for name in ("calls", "exchange"))
+    print(f"exchanges: {calls:.0f} a step, {exchange * 1e6:.1f} us each")
+    for name, side in (("one process", 0), ("a rank", 1)):
+        weights, taken = (
+            median(each[side][key] for each in rounds) for key in ("weights", "taken")
+        )
+        print(f"{name}: weights {weights / 1e6:.1f} MB planned, {taken / 1e6:.1f} MB taken in all")
+
+
+if __name__ == "__main__":
+    main()
