@@ -18,6 +18,8 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
+from pellucid.backends.cpu.ranks import join_ranks
+from pellucid.backends.native import Exchange
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -33,17 +35,21 @@ def memory() -> int:
     return int(found[1]) << 10
 
 
-def run(engine: LLMEngine, batch: int, num_steps: int) -> list[float]:
-    """Seconds of each step: of prompts first, then of decoding."""
+def run(
+    engine: LLMEngine, batch: int, num_steps: int, exchange: Exchange | None = None
+) -> tuple[list[float], list[float]]:
+    """Seconds of each step, and of the exchanges in each: of prompts first, then of decoding."""
     params = SamplingParams(temperature=0.0, max_tokens=num_steps + 1, ignore_eos=True)
     for number in range(batch):
         engine.add_request([3 + number] * PROMPT, params)
-    times = []
+    times, exchanging = [], []
     while engine.has_unfinished_requests:
+        before = 0.0 if exchange is None else exchange.seconds
         started = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - started)
-    return times
+        exchanging.append(0.0 if exchange is None else exchange.seconds - before)
+    return times, exchanging
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -51,7 +57,7 @@ def measure(args: argparse.Namespace) -> None:
     settings = dict(
         model=args.model,
         max_num_seqs=args.batch,
-        num_kv_blocks=args.num_kv_blocks,
+        max_model_len=PROMPT + args.steps + 1,
         speculation="off",
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
@@ -62,25 +68,23 @@ def measure(args: argparse.Namespace) -> None:
         config = EngineConfig(num_threads=args.threads, tensor_parallel_size=args.ranks, **settings)
     before = memory()
     with closing(LLMEngine.from_config(config)) as engine:
+        exchange = join_ranks(args.ranks).exchange if args.measure > 1 else None
         run(engine, args.batch, 8)
-        num_calls, seconds = 0, 0.0
-        if args.measure > 1:
-            from pellucid.backends.cpu.ranks import join_ranks
-
-            exchange = join_ranks(args.ranks).exchange
-            num_calls, seconds = exchange.num_calls, exchange.seconds
-        prompt, *decoding = run(engine, args.batch, args.steps)
-        if args.measure > 1:
+        num_calls = 0 if exchange is None else exchange.num_calls
+        (prompt, *decoding), (_, *exchanging) = run(engine, args.batch, args.steps, exchange)
+        if exchange is not None:
             num_calls = exchange.num_calls - num_calls
-            seconds = exchange.seconds - seconds
+        calls = num_calls / (1 + len(decoding))
         plan = engine.memory_plan
         print(
             json.dumps(
                 {
                     "prompt": prompt,
                     "step": median(decoding),
-                    "calls": num_calls / (1 + len(decoding)),
-                    "exchange": seconds / max(1, num_calls),
+                    "quickest step": min(decoding),
+                    "calls": calls,
+                    "exchange": median(exchanging) / max(1, calls),
+                    "quickest exchange": min(exchanging) / max(1, calls),
                     "weights": plan.weights,
                     "taken": memory() - before,
                 }
@@ -108,14 +112,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--num-kv-blocks", type=int, default=64)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure is not None:
         measure(args)
         return
     rounds = [(measured(args, 1), measured(args, args.ranks)) for _ in range(args.rounds)]
-    for name in ("prompt", "step"):
+    for name in ("prompt", "step", "quickest step"):
         ratios = [one[name] / divided[name] for one, divided in rounds]
         alone, together = (median(each[side][name] for each in rounds) for side in (0, 1))
         print(
@@ -124,7 +127,11 @@ def main() -> None:
         )
     divided = [each for _, each in rounds]
     calls, exchange = (median(each[name] for each in divided) for name in ("calls", "exchange"))
-    print(f"exchanges: {calls:.0f} a step, {exchange * 1e6:.1f} us each")
+    quickest = min(each["quickest exchange"] for each in divided)
+    print(
+        f"exchanges: {calls:.0f} a step, {exchange * 1e6:.1f} us each;"
+        f" {quickest * 1e6:.1f} us in the step in which they took least"
+    )
     for name, side in (("one process", 0), ("a rank", 1)):
         weights, taken = (
             median(each[side][key] for each in rounds) for key in ("weights", "taken")

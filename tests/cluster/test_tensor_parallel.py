@@ -94,7 +94,7 @@ def test_two_ranks(family: str, settings: dict[str, object], tmp_path: Path) -> 
 
 def test_the_command_line() -> None:
     """As a user starts it: rank 0 alone writes, and both ranks end."""
-    words = ("run", "Once upon a time", "--max-tokens", "12", "--num-threads", "1", "--quiet")
+    words = ("run", "Once upon a time", "--max-tokens", "12", "--temperature", "0", "--quiet")
     done = mpirun("-m", "pellucid", *words, "--tensor-parallel-size", "2")
     assert done.returncode == 0, done.stderr
     assert command_line(*words).stdout.strip() in done.stdout  # mpirun makes it a terminal

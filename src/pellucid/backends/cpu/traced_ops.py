@@ -193,7 +193,8 @@ class TracedOps(Ops):
         activation: Activation,
     ) -> Rows:
         rows, num_experts = x.rows, weights.operand.width
-        exchange, starts, own = self.exchange, (), slice(None)
+        exchange, own = self.exchange, slice(None)
+        starts: tuple[int, ...] = ()
         if exchange is not None:
             starts = divide(num_experts, exchange.num_ranks)
             own = slice(starts[exchange.rank], starts[exchange.rank + 1])

@@ -138,9 +138,11 @@ class CpuWeights(Weights):
         if exchange is not None:
             starts = divide(num_experts, exchange.num_ranks)
             if bisect_right(starts, number) - 1 != exchange.rank:
+                num_outputs, num_inputs = weight.shape
                 return plan_weights(
                     _format_name(weight),
-                    *weight.shape,
+                    num_outputs,
+                    num_inputs,
                     bias is not None,
                     activations=self._activations,
                 )
