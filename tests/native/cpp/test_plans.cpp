@@ -88,7 +88,7 @@ void items_cost_what_they_read_and_compute() {
 // Blocks of an expert are of even size, and at most 64 rows.
 void experts_are_cut_evenly() {
   constexpr std::int64_t kRows = 130, kExperts = 3;
-  ExpertPlan plan(kExperts, kExperts, kRows);
+  ExpertPlan plan(kExperts, kExperts, kRows, 0, kExperts);
   const std::size_t num_bytes = plan.num_bytes();
   const std::vector<float> weights(kRows * kExperts, 0.5f);
   plan.make(weights.data(), kExperts, kRows);
@@ -101,6 +101,20 @@ void experts_are_cut_evenly() {
   CHECK(plan.groups().size() == kExperts && plan.blocks().size() == kExperts);
 }
 
+// Slots are those of all experts, in whose order ranks have them; groups and blocks are the rank's.
+void a_rank_computes_its_experts() {
+  constexpr std::int64_t kRows = 5, kExperts = 4;
+  ExpertPlan plan(kExperts, kExperts, kRows, 1, 3);
+  const std::vector<float> weights(kRows * kExperts, 0.5f);
+  plan.make(weights.data(), kExperts, kRows);
+  CHECK(plan.num_slots() == kExperts * kRows);
+  CHECK(plan.groups().size() == 2 && plan.blocks().size() == 2);
+  CHECK(plan.groups()[0].expert == 1 && plan.groups()[1].expert == 2);
+  CHECK(plan.own_begin() == plan.groups()[0].begin && plan.own_end() == plan.groups()[1].end);
+  CHECK(plan.own_begin() == kRows && plan.own_end() == 3 * kRows);
+  CHECK(plan.first_slot(kExperts) == plan.num_slots());
+}
+
 }  // namespace
 
 int main() {
@@ -110,5 +124,6 @@ int main() {
   splits_end_with_their_memory();
   items_cost_what_they_read_and_compute();
   experts_are_cut_evenly();
+  a_rank_computes_its_experts();
   std::printf("ok\n");
 }
