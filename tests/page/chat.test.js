@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { reconciled } from "../../src/pellucid/web/chat/shelf.js";
-import { alternatives, asFile, asMessages, branchTo, fromFile, newConversation, newestEnd, titleOf } from "../../src/pellucid/web/chat/tree.js";
+import { asFile, asMessages, branchTo, children, fromFile, newConversation, newestEnd, titleOf } from "../../src/pellucid/web/chat/tree.js";
 
 const say = (id, parent, role, text, at, more = {}) => ({ id, parent, role, text, at, conversation: "c", status: "whole", ...more });
 const tree = () =>
@@ -24,7 +24,7 @@ test("a branch goes from its end to the first message", () => {
 
 test("an answer again is an alternative, and its newest end is shown", () => {
   const messages = tree();
-  assert.deepEqual(alternatives(messages, messages.get("b")).map(({ id }) => id), ["a", "b"]);
+  assert.deepEqual(children(messages).get(messages.get("b").parent).map(({ id }) => id), ["a", "b"]);
   assert.equal(newestEnd(messages, "a"), "s");
   assert.equal(newestEnd(messages, "b"), "b");
   assert.equal(newestEnd(messages, "q"), "b", "the newest child, not the one with the longest branch");

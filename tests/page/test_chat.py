@@ -1,6 +1,7 @@
 """Chat: conversations that survive, answers that go on, words that open, Markdown in which nothing runs."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from page.browser import wait_until
 from page.conftest import opened_page, wait_for_all_events
 from page.test_elements import AXE
+from support.bundled import bundled_engine
+from support.http_server import running_server
 from support.step_gate import StepGate
 
 LAST = "pellucid.views.chat.branch.value.at(-1)"
@@ -144,6 +147,64 @@ def test_an_answer_goes_on_after_a_reload_as_if_nothing_had_happened(
     again = until_whole(chat)
     assert again["id"] != whole["id"]
     assert again["text"] == whole["text"]
+
+
+def test_an_answer_goes_on_when_a_restarted_server_is_back(browser: Any) -> None:
+    question = "Tell me a long story of the sea."
+    with ThreadPoolExecutor(1) as thread:
+        running = running_server(bundled_engine())
+        server = thread.submit(running.__enter__).result()
+        with opened_page(browser, server, may_fail="Failed to load resource") as page:
+            gate = StepGate(server.engine, 40)
+            set_params(opened_chat(page), max_tokens=120, seed=4)
+            say(page, question)
+            wait_until(page, f"{LAST}.text.length > 40")
+            thread.submit(running.__exit__, None, None, None).result()
+            gate.open()
+            page.get_by_text("The answer goes on when it is back.").wait_for()
+            running = running_server(bundled_engine(), port=server.port)
+            server = thread.submit(running.__enter__).result()
+            answer = until_whole(page)
+            body = {"model": "tested", "messages": [{"role": "user", "content": question}]}
+            reply = server.post("/v1/chat/completions", {**body, "max_tokens": 120, "seed": 4}).json
+            assert answer["text"] == reply["choices"][0]["message"]["content"]
+            assert len({part["boot"] for part in answer["parts"]}) == 2
+        thread.submit(running.__exit__, None, None, None).result()
+
+
+LONG_CHAT = """turns => {
+  const messages = Array.from({ length: 2 * turns }, (_, at) => ({
+    id: `m${at}`, parent: at ? `m${at - 1}` : "", role: at % 2 ? "assistant" : "user",
+    text: `**words** of ${at}`, status: "whole", at,
+  }));
+  const conversation = { title: "long", leaf: `m${2 * turns - 1}`, messages };
+  return pellucid.views.chat.imported(JSON.stringify({ pellucid_chats: 1, conversations: [conversation] }));
+}"""
+KEEP_CHANGED_TURNS = """() => {
+  window.changed = new Set();
+  const turnOf = (node) => (node.closest ? node : node.parentElement)?.closest(".turn");
+  const all = { childList: true, subtree: true, characterData: true, attributes: true };
+  new MutationObserver((seen) => seen.forEach(({ target }) => window.changed.add(turnOf(target))))
+    .observe(document.querySelector(".thread"), all);
+}"""
+
+
+def test_an_answer_after_500_turns_changes_its_own_turn_alone(chat: Any) -> None:
+    # More turns than this model reads: the answer is not its own.
+    words = [{"choices": [{"delta": {"content": f"word {n}\n\n"}}]} for n in range(40)]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    body = "".join(f"data: {json.dumps(each)}\n\n" for each in (*words, end))
+    chat.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+    chat.evaluate(LONG_CHAT, 500)
+    wait_until(chat, "document.querySelectorAll('.turn').length === 1000")
+    chat.evaluate(KEEP_CHANGED_TURNS)
+    say(chat, "And then?")
+    until_whole(chat)
+    wait_until(chat, "document.querySelectorAll('.turn').length === 1002")
+    wait_until(chat, "document.querySelector('.turn:last-child').innerText.includes('word 39')")
+    before = "[...document.querySelectorAll('.turn')].slice(0, 1000)"
+    assert chat.evaluate(f"{before}.filter((each) => window.changed.has(each)).length") == 0
+    wait_until(chat, "innerHeight + scrollY >= document.documentElement.scrollHeight - 1")
 
 
 def test_edits_and_new_answers_are_branches(chat: Any) -> None:

@@ -5,7 +5,7 @@ import { batch, computed, signal } from "../html.js";
 import { messageOf } from "../state/api.js";
 import { createAnswers, hasLocks } from "./answering.js";
 import { createShelf, reconciled } from "./shelf.js";
-import { alternatives, asFile, branchTo, fromFile, newConversation, newestEnd, newId, newSeed, titleOf } from "./tree.js";
+import { asFile, branchTo, children, fromFile, newConversation, newestEnd, newId, newSeed, titleOf } from "./tree.js";
 
 /** What Chat remembers while other views are shown. @param {Session} session */
 export function chatState(session) {
@@ -24,6 +24,7 @@ function createChat(session) {
   /** What is looked at beside the conversation: nothing, why an answer took as long as it did, or a token. @type {import("@preact/signals-core").Signal<Inside>} */
   const inside = signal(/** @type {Inside} */ ({ what: "conversation", message: "", at: 0 }));
   const open = computed(() => conversations.value.find(({ id }) => id === openId.value) ?? null);
+  const followers = computed(() => children(messages.value));
   const branch = computed(() => branchTo(messages.value, open.value?.leaf ?? ""));
   const shelf = createShelf(({ conversation, message }) => (message ? show(message) : tell(reload(conversation))));
   /** The conversation that is open once it has been read, and what has changed of it since the read began. */
@@ -188,8 +189,8 @@ function createChat(session) {
       show(writing);
       answers.write(/** @type {Conversation} */ (open.value), writing, branchTo(messages.value, answer.parent));
     },
-    /** @param {Message} of @returns {Message[]} */
-    alternatives: (of) => alternatives(messages.value, of),
+    /** The messages that stand at the same place in other branches, the oldest first, the message itself among them. @param {Message} of @returns {Message[]} */
+    alternatives: (of) => followers.value.get(of.parent) ?? [of],
     /** Shows the newest branch through a message. @param {string} id */
     showBranch: (id) => change({ leaf: newestEnd(messages.value, id) }),
     /** @param {string} id */

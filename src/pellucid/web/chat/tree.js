@@ -22,12 +22,19 @@ export function branchTo(messages, leaf) {
 }
 
 /**
- * The messages that stand at the same place in other branches, the oldest first, the message itself among them.
+ * The messages after each message, by its id, the oldest first: more than one are branches.
  * @param {Map<string, Message>} messages
- * @param {Message} message
  */
-export const alternatives = (messages, message) =>
-  [...messages.values()].filter(({ parent }) => parent === message.parent).sort((a, b) => a.at - b.at);
+export function children(messages) {
+  /** @type {Map<string, Message[]>} */
+  const found = new Map();
+  for (const message of [...messages.values()].sort((a, b) => a.at - b.at)) {
+    const siblings = found.get(message.parent);
+    if (siblings) siblings.push(message);
+    else found.set(message.parent, [message]);
+  }
+  return found;
+}
 
 /**
  * The end of the newest branch through a message.
