@@ -196,7 +196,7 @@ TYPED = [
     refused('chat -m there.gguf -sys "Be brief."', "--system"),
     # -- from vLLM
     refused(f"complete {HUB_MODEL}", "pellucid run --raw"),
-    refused(f'run {HUB_MODEL} "hi" --tensor-parallel-size 2', "one machine"),
+    refused(f'run {HUB_MODEL} "hi" --tensor-parallel-size 2', "mpirun -n 2"),
     refused(f'run {HUB_MODEL} "hi" --dtype bfloat16', "--dtype", "--quantization"),
     refused(f'run {HUB_MODEL} "hi" --trust-remote-code', "no code of a model is ever run"),
     refused("bench serve --model there.gguf", "use pellucid bench-serve"),

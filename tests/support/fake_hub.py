@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from urllib.parse import urlparse
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -81,10 +83,11 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path) -> None
         "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
         "HF_HUB_CACHE": str(cache),
         "HF_HUB_OFFLINE": False,
-        "HF_HUB_DISABLE_PROGRESS_BARS": True,
         "HF_HUB_DISABLE_XET": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
+    # A module that may have been imported before has a copy of this constant.
+    monkeypatch.setattr(sys.modules[tqdm.__module__], "HF_HUB_DISABLE_PROGRESS_BARS", True)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
 

@@ -129,11 +129,12 @@ def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
 
 def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
     from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend
-    from pellucid.backends.cpu.ranks import join_ranks
     from pellucid.backends.native import cpu_info
 
     ranks = None
     if config.tensor_parallel_size > 1:  # before cores are counted
+        from pellucid.backends.cpu.ranks import join_ranks
+
         ranks = join_ranks(config.tensor_parallel_size)
     info = cpu_info()
     num_threads = config.num_threads or info.num_threads

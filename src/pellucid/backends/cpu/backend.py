@@ -4,7 +4,7 @@ call per step."""
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pellucid.backends.base import Backend, NativeThreads, ThreadUse
 from pellucid.backends.cpu.free_cores import FreeCores
@@ -16,7 +16,6 @@ from pellucid.backends.cpu.kv_cache import (
 )
 from pellucid.backends.cpu.ops import CpuOps
 from pellucid.backends.cpu.program_decoder import ProgramDecoder
-from pellucid.backends.cpu.ranks import Ranks
 from pellucid.backends.cpu.thread_limiter import ThreadLimiter
 from pellucid.backends.cpu.tracing import Trace, symbolic_batch
 from pellucid.backends.cpu.weights import CpuWeights
@@ -31,6 +30,9 @@ from pellucid.backends.native import (
 from pellucid.backends.ops import Decoder
 from pellucid.facts.kv_groups import open_area_bytes
 from pellucid.facts.model_config import ModelConfig
+
+if TYPE_CHECKING:  # most engines compute alone
+    from pellucid.backends.cpu.ranks import Ranks
 
 # Rows that a program computes at a time; a longer step is cut. This bounds the memory for activations
 # between ops, keeps most of it in cache, and is enough to read the weights once for many rows.
@@ -76,7 +78,7 @@ class CpuBackend(Backend):
         small_step_bytes: int = SMALL_STEP_BYTES,
         maps_experts: bool = False,
         yields_cores: bool = False,
-        ranks: Ranks | None = None,
+        ranks: "Ranks | None" = None,
     ) -> None:
         self.kernels = find_kernels(isa)
         self.pool = ThreadPool(num_threads)
