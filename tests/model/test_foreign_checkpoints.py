@@ -30,7 +30,6 @@ from support.decoding import prompt_logits
 from support.foreign_checkpoints import (
     WriteMatrix,
     awq,
-    compressed_int4,
     compressed_int8,
     fp8,
     gptq,
@@ -38,7 +37,9 @@ from support.foreign_checkpoints import (
     mlx,
     mlx_mxfp4,
     nf4,
+    nf4_plain,
     nvfp4,
+    packed_codes,
     write_arrays,
     write_foreign_checkpoint,
     write_gpt_oss,
@@ -82,11 +83,28 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     # Blocks that the pieces in which they are read do not divide
     "fp8-blocks": (FP8 | {"weight_block_size": [192, 96]}, fp8((192, 96))),
     "fp8-rows": ({"quant_method": "fbgemm_fp8"}, fp8(None, ".weight_scale")),
-    "int4": (compressed("pack-quantized", **INT4, symmetric=True), compressed_int4(128, True)),
-    "int4-zp": (compressed("pack-quantized", **INT4, symmetric=False), compressed_int4(128, False)),
+    "int4": (compressed("pack-quantized", **INT4, symmetric=True), packed_codes(128, True)),
+    "int4-zp": (compressed("pack-quantized", **INT4, symmetric=False), packed_codes(128, False)),
+    "int4-rows": (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="channel"),
+        packed_codes(None, True),
+    ),
+    "int8-packed": (
+        compressed("pack-quantized", **INT4 | {"num_bits": 8}),
+        packed_codes(128, True, bits=8),
+    ),
+    "int8-naive": (compressed("naive-quantized", **INT8), compressed_int8),
     "int8": (compressed("int-quantized", **INT8), compressed_int8),
     "float8": (compressed("float-quantized", **FLOAT8), fp8(None, ".weight_scale")),
+    "float8-naive": (compressed("naive-quantized", **FLOAT8), fp8(None, ".weight_scale")),
+    "float8-blocks": (
+        compressed(
+            "float-quantized", **FLOAT8 | {"strategy": "block", "block_structure": [128, 96]}
+        ),
+        fp8((128, 96), ".weight_scale"),
+    ),
     "nf4": (NF4, nf4),
+    "nf4-plain": (NF4, nf4_plain),
     "int8-rows": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, llm_int8),
     "mlx-4": (MLX, mlx(64, 4)),
     "mlx-4-g32-f16": (MLX | {"group_size": 32, "mode": "affine"}, mlx(32, 4, "float16")),
@@ -390,7 +408,7 @@ SPOILED: list[Callable[[np.ndarray], np.ndarray | None]] = [
     of_another_type,
 ]
 ONE_OF_EACH = ("awq", "gptq", "fp8", "float8", "int4", "int8", "nf4", "int8-rows", "mlx-4")
-UNREAD = (".g_idx", ".weight_format", ".input_scale", "quant_state.bitsandbytes__nf4")
+UNREAD = ("g_idx", ".weight_format", ".input_scale", "quant_state.bitsandbytes__nf4")
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, "modelopt-nvfp4"])
@@ -418,6 +436,17 @@ DAMAGES: dict[str, tuple[str, Edit, str]] = {
         "gptq",
         change(".g_idx", lambda array: array[::-1].copy()),
         r"o_proj\.g_idx .*act-order",
+    ),
+    "act-order of compressed-tensors": (
+        "int4",
+        change(".weight_g_idx", lambda array: array[::-1].copy()),
+        r"o_proj\.weight_g_idx .*act-order",
+    ),
+    "a short order": ("gptq", cut(".g_idx"), r"o_proj\.g_idx is I32 \[255\]"),
+    "a short order of compressed-tensors": (
+        "int4",
+        cut(".weight_g_idx"),
+        r"o_proj\.weight_g_idx is I64 \[255\]",
     ),
     "a zero point of 8 bits": (
         "gptq-8",
@@ -522,6 +551,10 @@ def test_damaged_experts_of_gpt_oss(edit: Edit, message: str, tmp_path: Path) ->
         (MLX | {"lm_head": {"bits": 4, "group_size": 16}}, r"lm_head\.group_size=16: supported"),
         (NF4 | {"bnb_4bit_quant_type": "fp4"}, r'bnb_4bit_quant_type="fp4": supported are nf4'),
         (compressed("marlin-24", **INT4), r'format="marlin-24": supported are pack-quantized'),
+        (
+            compressed("pack-quantized", **INT4 | {"num_bits": 8}, symmetric=False),
+            r"weights\.symmetric=false: codes of 8 bits are read without zero points",
+        ),
         (compressed("int-quantized", **INT4), r"group_0\.weights\.num_bits=4: supported are 8"),
         (
             {"quant_method": "compressed-tensors", "format": "pack-quantized"},

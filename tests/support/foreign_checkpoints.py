@@ -103,18 +103,6 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
-def pack_words(codes: np.ndarray, bits: int, order: tuple[int, ...] | None = None) -> np.ndarray:
-    """[R, C] -> I32 [R, C * bits / 32]: the lowest bits of a word are its column order[0], and so on."""
-    per_word = 32 // bits
-    words = np.zeros((codes.shape[0], codes.shape[1] // per_word), np.uint32)
-    for row in range(words.shape[0]):
-        for word in range(words.shape[1]):
-            for place, column in enumerate(order or range(per_word)):
-                code = int(codes[row, per_word * word + column])
-                words[row, word] |= np.uint32(code << (bits * place))
-    return words.view(np.int32)
-
-
 def pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
     """[R, C] -> U32 [R, C * bits / 32]: a stream of bits, in which a code may begin in one word and end in the next."""
     words = np.zeros((codes.shape[0], codes.shape[1] * bits // 32), np.uint32)
@@ -147,10 +135,15 @@ def awq(group_size: int | None) -> WriteMatrix:
     def write(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
         group = group_size or k
         codes, zeros, scales = _draw(n, k, group, 4, rng)
-        order = (0, 2, 4, 6, 1, 3, 5, 7)
+
+        def packed(outputs: np.ndarray) -> np.ndarray:
+            order = [0, 2, 4, 6, 1, 3, 5, 7]
+            words = outputs.T.reshape(-1, outputs.shape[0] // 8, 8)[:, :, order]
+            return pack_bits(words.reshape(-1, outputs.shape[0]), 4).view(np.int32)
+
         arrays = {
-            ".qweight": pack_words(codes.T, 4, order),
-            ".qzeros": pack_words(zeros.T, 4, order),
+            ".qweight": packed(codes),
+            ".qzeros": packed(zeros),
             ".scales": np.ascontiguousarray(scales.T),
         }
         return arrays, _value(codes, zeros, scales, group)
@@ -174,19 +167,25 @@ def gptq(group: int, bits: int = 4, offset: int = 1) -> WriteMatrix:
     return write
 
 
-def compressed_int4(group: int, is_symmetric: bool) -> WriteMatrix:
+def packed_codes(group_size: int | None, is_symmetric: bool, bits: int = 4) -> WriteMatrix:
+    """As llm-compressor's "pack-quantized"."""
+
     def write(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
-        codes, zeros, scales = _draw(n, k, group, 4, rng)
+        group = group_size or k
+        codes, zeros, scales = _draw(n, k, group, bits, rng)
         rounded = scales.astype(ml_dtypes.bfloat16)
         arrays = {
-            ".weight_packed": pack_words(codes, 4),
+            ".weight_packed": pack_bits(codes, bits).view(np.int32),
             ".weight_scale": rounded,
             ".weight_shape": np.array([n, k], np.int64),
+            ".weight_g_idx": np.arange(k, dtype=np.int64) // group,
         }
         if is_symmetric:
-            zeros[:] = 8
+            zeros[:] = 1 << (bits - 1)
         else:
-            arrays[".weight_zero_point"] = np.ascontiguousarray(pack_words(zeros.T, 4).T)
+            arrays[".weight_zero_point"] = np.ascontiguousarray(pack_bits(zeros.T, bits).T).view(
+                np.int32
+            )
         return arrays, _value(codes, zeros, rounded.astype(np.float32), group)
 
     return write
@@ -232,7 +231,7 @@ def mlx(group: int, bits: int, scale_type: str = "bfloat16") -> WriteMatrix:
 def mlx_mxfp4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
     codes = rng.integers(0, 16, (n, k))
     exponents = rng.integers(119, 123, (n, k // 32)).astype(np.uint8)
-    words = pack_words(codes, 4).view(np.uint32)
+    words = pack_bits(codes, 4)
     floats = np.array(E2M1)[codes] / 2 * 2.0 ** (exponents.repeat(32, 1).astype(float) - 127)
     return {".weight": words, ".scales": exponents}, floats
 
@@ -261,6 +260,14 @@ def llm_int8(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarr
 
 def nf4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
     """With absmax in codes of 8 bits, as `bnb_4bit_use_double_quant` stores it."""
+    return _nf4(n, k, rng, is_nested=True)
+
+
+def nf4_plain(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
+    return _nf4(n, k, rng, is_nested=False)
+
+
+def _nf4(n: int, k: int, rng: np.random.Generator, is_nested: bool) -> tuple[Arrays, np.ndarray]:
     codes = rng.integers(0, 16, (n, k))
     num_groups = n * k // 64
     nested_map = np.linspace(-1, 1, 256).astype(np.float32)
@@ -278,13 +285,19 @@ def nf4(n: int, k: int, rng: np.random.Generator) -> tuple[Arrays, np.ndarray]:
         "nested_dtype": "float32",
         "nested_offset": 0.01,
     }
-    halves = codes.reshape(-1, 2)
-    arrays = {
-        ".weight": (halves[:, :1] << 4 | halves[:, 1:]).astype(np.uint8),
+    nested: Arrays = {
         ".weight.absmax": absmax_codes,
-        ".weight.quant_map": (np.array(NORMAL_FLOAT) / 127).astype(np.float32),
         ".weight.nested_absmax": nested_absmax,
         ".weight.nested_quant_map": nested_map,
+    }
+    if not is_nested:
+        nested = {".weight.absmax": absmax.astype(np.float32)}
+        state = {key: value for key, value in state.items() if "nested" not in key}
+    halves = codes.reshape(-1, 2)
+    arrays = {
+        **nested,
+        ".weight": (halves[:, :1] << 4 | halves[:, 1:]).astype(np.uint8),
+        ".weight.quant_map": (np.array(NORMAL_FLOAT) / 127).astype(np.float32),
         ".weight.quant_state.bitsandbytes__nf4": np.frombuffer(
             json.dumps(state).encode(), np.uint8
         ),

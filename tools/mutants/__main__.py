@@ -38,6 +38,16 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+@functools.cache
+def _imports(test_file: str, path: str) -> bool:
+    """Whether a file of tests imports a source."""
+    package, _, module = (
+        path.removeprefix("src/").removesuffix(".py").replace("/", ".").rpartition(".")
+    )
+    wanted = rf"from {package}(?:\.{module} import| import [\w, ]*\b{module}\b| import \([^)]*\b{module}\b)"
+    return re.search(wanted, Path(test_file).read_text()) is not None
+
+
 class CoveringTests:
     """Which tests run a line, by a run that may be some commits old: a line is known by its text. Of a file of tests
     that has changed since, all tests are taken.
@@ -76,8 +86,10 @@ class CoveringTests:
         if contexts == {""}:
             contexts = {"", *itertools.chain(*self._by_text(path).values())}
         tests = {it.rpartition("|")[0] for it in contexts - {""}}
-        changed = {file_of(it) for it in tests} & self._changed
-        tests |= {it for it in collected if file_of(it) in changed}
+        files = {file_of(it) for it in tests} & self._changed
+        if "" in contexts:  # whoever imports a constant may compare it, and run no line
+            files |= {file for file in map(file_of, collected) if _imports(file, path)}
+        tests |= {it for it in collected if file_of(it) in files}
         return self._in_order(path, tests & collected), "" in contexts
 
     def _in_order(self, path: str, tests: set[str]) -> list[str]:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pellucid.server.errors import overloaded
 
-SMALL = (
-    64 << 10
-)  # bytes of a body that are not counted: ordinary calls get in beside anyone's large ones
+# Bytes of a body that are not counted: ordinary calls get in beside anyone's large ones.
+SMALL = 64 << 10
 OWNER_SHARE = 0.5  # of the limit, that the calls of one owner can hold
 
 

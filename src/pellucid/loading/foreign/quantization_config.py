@@ -96,6 +96,8 @@ def _read_packed_codes(weights: JsonObject) -> FindMatrices:
     _allow(weights, "num_bits", (4, 8))
     _allow(weights, "type", ("int",))
     bits, is_symmetric = weights.integer("num_bits"), weights.boolean("symmetric", True)
+    if bits == 8 and not is_symmetric:
+        raise weights.error("symmetric", "codes of 8 bits are read without zero points")
     group_size = _group_size(weights, "group_size") if weights.values.get("group_size") else None
     return matrices_with(
         ".weight_packed",

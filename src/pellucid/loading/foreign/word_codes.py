@@ -90,15 +90,10 @@ def packed_matrix(
     """weight_packed I32 [N, K * bits / 32], weight_scale [N, K / group], weight_zero_point I32 [N * bits / 32,
     K / group] unless it is symmetric, weight_shape I64 [2]; codes and zero points are stored + 2^(bits - 1)."""
     per_word = _WORD_BITS // bits
-    if bits == 8 and not is_symmetric:
-        raise ValueError(
-            f"{arrays.checkpoint.location}: compressed-tensors with num_bits=8, symmetric=false: codes of 8 bits"
-            " are read without zero points"
-        )
     rows, num_words = arrays.shape(".weight_packed", ("I32",), 2)
     arrays.check(".weight_shape", ("I64", "I32"), (2,))
     num_outputs, num_inputs = shape = tuple(map(int, arrays.array(".weight_shape")))
-    if num_outputs != rows or not 0 <= num_words * per_word - num_inputs < per_word:
+    if shape != (rows, num_words * per_word):
         raise ValueError(
             f"{arrays.path('.weight_shape')}: tensor {arrays.module}.weight_shape is"
             f" {list(shape)}: weight_packed has {rows} rows of {num_words} words"
@@ -115,11 +110,11 @@ def packed_matrix(
         codes = arrays.array(".weight_packed").view(np.uint8)
         scales = arrays.array(".weight_scale")
         if bits == 8:
-            return _int8(codes[:, :num_inputs] ^ np.uint8(0x80), scales)
+            return _int8(codes ^ np.uint8(0x80), scales)
         zeros = None
         if not is_symmetric:
             zeros = _unpack_words(arrays.array(".weight_zero_point").T, 4).T[:num_outputs]
-        return _grouped_int4(codes[:, : -(-num_inputs // 2)], scales, zeros, num_inputs)
+        return _grouped_int4(codes, scales, zeros, num_inputs)
 
     parts = ("packed", "scale", "zero_point", "shape", "g_idx")
     formats = SYMMETRIC if is_symmetric else ASYMMETRIC
