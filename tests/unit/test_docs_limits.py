@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from pellucid import async_engine
+from pellucid.backends.cpu import thread_limiter
 from pellucid.engine import request_maker, step_recorder
 from pellucid.execution import block_directory, block_server, fetch_policy, prefix_store
 from pellucid.inputs.config import PRIORITY_SECONDS
 from pellucid.loading import gguf_tokenizer, json_file
 from pellucid.memory import engine_plan
-from pellucid.observing import event_feed
-from pellucid.scheduling import recurrent_states, state_pool
+from pellucid.observing import event_feed, ledger
+from pellucid.scheduling import recurrent_states, scheduling_events, state_pool
 from pellucid.server import (
     body_memory,
     fields,
@@ -97,6 +98,11 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("speculation", f"{100 * draft_policy.MAX_LOSS_SHARE:g} % of the time since then"),
         ("gguf", f"at most {gguf_tokenizer._MAX_SCORED_CHARACTERS} characters"),
         ("engine", f"at most {request_maker.MAX_CACHE_SALT} characters"),
+        ("events", {0.5: "twice a second while it steps"}[scheduling_events.STAT_SECONDS]),
+        ("events", {8: "what it needs, at most eight;"}[scheduling_events.MAX_NAMED]),
+        ("events", {3: "of up to three that were running"}[ledger.MAX_NAMED]),
+        ("engine", {0.5: "twice a second"}[thread_limiter.SECONDS_BETWEEN_MEASUREMENTS]),
+        ("engine", {0.5: "less than half a core"}[thread_limiter.OTHERS_SHARE]),
         ("scheduling", f"{request_maker.MIN_WEIGHT:g} to {request_maker.MAX_WEIGHT:g}"),
     ],
 )

@@ -381,6 +381,21 @@ def test_another_text_goes_on_differently() -> None:
     assert begin(manager, make_request("e", prompt=[7] * 9)).miss.reason is MissReason.NEVER_SEEN
 
 
+@pytest.mark.parametrize(("num_newer", "near"), [(31, "near"), (32, "31")])
+def test_the_32_newest_of_many_texts_that_begin_alike_are_compared(
+    num_newer: int, near: str
+) -> None:
+    manager = make_manager(num_blocks=64)
+    newer = {f"{number}": [0, 5 + number, 0, 0, 0] for number in range(num_newer)}
+    for name, prompt in ({"near": [0, 1, 2, 9, 9]} | newer).items():
+        request = make_request(name, prompt=prompt)
+        begin(manager, request)
+        compute(manager, request, 5)
+        end(manager, request)
+    miss = begin(manager, make_request("own", prompt=[0, 1, 2, 3, 4])).miss
+    assert miss.near_request_id == near
+
+
 def test_evicted_and_how_long_ago() -> None:
     manager = make_manager(num_blocks=5)
     first = make_request("a", 9)

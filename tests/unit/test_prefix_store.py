@@ -17,7 +17,7 @@ import pytest
 from pellucid.execution import prefix_store
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
-from pellucid.execution.fetch_policy import MIN_TOKENS, TRIAL_SECONDS, FetchPolicy
+from pellucid.execution.fetch_policy import TRIAL_SECONDS, FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read
@@ -393,6 +393,21 @@ def test_partial_files_of_the_dead_are_removed(tmp_path: Path) -> None:
     assert (abandoned.exists(), fresh.exists()) == (False, True)
 
 
+def test_what_has_the_name_of_a_partial_file_is_overwritten_and_a_link_not_followed(
+    tmp_path: Path,
+) -> None:
+    directory = Store(tmp_path).directory
+    path, elsewhere = directory.path(block_hash(1)), tmp_path / "elsewhere"
+    partial = path.with_name(f".{block_hash(1).hex()}.{os.getpid()}-{threading.get_ident()}.partial")
+    partial.write_bytes(bytes(10 * FORMAT.file_bytes))
+    directory.write(block_hash(1), [bytes(FORMAT.file_bytes)])
+    assert path.stat().st_size == FORMAT.file_bytes
+    partial.symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        directory.write(block_hash(1), [bytes(FORMAT.file_bytes)])
+    assert not elsewhere.exists() and not os.path.lexists(partial)
+
+
 def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
     root = tmp_path / "new" / "cache"
     Store(root).put(1)
@@ -555,11 +570,18 @@ def test_the_first_prefix_is_fetched_and_then_what_takes_less_time_than_to_compu
 
 def test_steps_of_few_tokens_say_nothing_about_prompts() -> None:
     policy = FetchPolicy(Clock())
-    policy.note_computed(MIN_TOKENS - 1, 1e-9)
+    policy.note_computed(31, 1e-9)
     policy.note_fetched(2, 50.0)
     assert policy.pays(100, 200)
-    policy.note_computed(MIN_TOKENS, 1e-9)
+    policy.note_computed(32, 1e-9)
     assert not policy.pays(100, 200)
+
+
+def test_a_step_that_takes_longer_than_others_moves_the_mean_by_a_quarter() -> None:
+    policy = FetchPolicy(Clock())
+    policy.note_computed(100, 100 * 1.0)
+    policy.note_computed(100, 100 * 5.0)
+    assert policy.compute_seconds(10) == 20.0
 
 
 @pytest.mark.parametrize(("seconds", "num_fetched"), [(0.079, 3), (0.081, 0)])

@@ -118,16 +118,12 @@ def test_blocks_are_told_of_in_order() -> None:
     step(scheduler)
     blocks = [event for event in events if isinstance(event, BlockOps)]
     rows = [[(op, block_id) for op, block_id, _, _ in event.ops] for event in blocks]
-    assert (
-        rows
-        == [
-            [("A", 0), ("A", 1)],
-            [("F", 0), ("F", 1), ("H", 0), ("S", 0), ("S", 1)],
-            [("C", 2), ("R", 1)],
-            [("F", 2), ("R", 2), ("R", 0), ("F", 1), ("R", 1), ("R", 0)],
-        ]
-        or rows
-    )
+    assert rows == [
+        [("A", 0), ("A", 1)],
+        [("F", 0), ("F", 1), ("H", 0), ("S", 0), ("S", 1)],
+        [("C", 2), ("R", 1)],
+        [("F", 2), ("R", 2), ("R", 0), ("F", 1), ("R", 1), ("R", 0)],
+    ]
     assert (blocks[1].used, blocks[1].cached, blocks[1].waste_tok) == (2, 0, 2)
     assert (blocks[-1].used, blocks[-1].cached, blocks[-1].waste_tok) == (0, 1, 0)
 

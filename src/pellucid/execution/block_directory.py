@@ -78,7 +78,7 @@ class BlockDirectory:
         """
         path = self.path(block_hash)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         except OSError as error:  # ELOOP: a link
@@ -104,7 +104,7 @@ class BlockDirectory:
             OSError: it cannot be written.
         """
         partial = self._folder / f".{block_hash.hex()}.{os.getpid()}-{get_ident()}.partial"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         try:
             with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
                 file.writelines(parts)

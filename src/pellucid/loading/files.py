@@ -20,7 +20,7 @@ def open_regular(path: Path) -> BufferedReader:
         OSError: it cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

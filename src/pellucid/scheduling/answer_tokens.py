@@ -47,10 +47,8 @@ class AnswerTokens(Sequence[int]):
 
     def _between(self, start: int, stop: int) -> list[int]:
         num_output = self._num_output_tokens
-        output = self._output_token_ids[start : min(stop, num_output)]
-        if stop <= num_output:
-            return [*output]
-        return [*output, *self._guesses[max(0, start - num_output) : stop - num_output]]
+        guesses = self._guesses[max(0, start - num_output) : max(0, stop - num_output)]
+        return [*self._output_token_ids[start : min(stop, num_output)], *guesses]
 
 
 class SeenTokens:

@@ -316,8 +316,7 @@ class RequestTables:
     def free_out_of_window(self) -> None:
         """Gives back the blocks that no later token sees."""
         for table in self.by_group:
-            if table.window is not None:
-                self.free_before(table, self.request.num_computed_tokens)
+            self.free_before(table, self.request.num_computed_tokens)
 
     def cut(self, num_tokens: int) -> None:
         """Gives back the blocks beyond the first `num_tokens` positions, the last one first."""

@@ -485,9 +485,7 @@ class Scheduler:
         """Schedules as many of a request's tokens as the step has room for."""
         start, num_drafts = request.num_computed_tokens, len(request.draft_token_ids)
         num_scheduled = request.num_known_tokens + num_drafts - start
-        num_recomputed = 0
-        if request.max_computed_tokens > start:
-            num_recomputed = min(request.max_computed_tokens - start, num_scheduled)
+        num_recomputed = min(max(0, request.max_computed_tokens - start), num_scheduled)
         room, has_output = plan.budget, bool(request.output_token_ids)
         wants_prompt = request.params.prompt_logprobs is not None and not has_output
         if wants_prompt:
