@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from pellucid.engine.engine_events import Ceilings
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.observing.events import EventRecord, Hello, Level
+from pellucid.observing.events import EventRecord, Level
 from support.courses import plain
 from support.fake_model import fake_engine
 from support.golden_files import compare
@@ -23,6 +24,8 @@ def test_the_events_of_a_known_run() -> None:
         max_num_seqs=3,
         max_num_batched_tokens=40,
         swap_space=2 * 16,
+        num_threads=1,
+        ceilings=Ceilings(1e6, 4e6),
     )
     records: list[EventRecord] = []
     engine.events.subscribe(records.append, Level.TOKEN)
@@ -37,10 +40,15 @@ def test_the_events_of_a_known_run() -> None:
     engine.add_request([4] * 40, SamplingParams(max_tokens=30), "late", caller="a")
     for _ in range(9):
         engine.step()
+    snapshots = [engine.snapshot(), engine.snapshot(with_tokens=True)]
     engine.abort("late")
     while engine.has_unfinished_requests:
         engine.step()
-    rows = [record.as_dict() for record in records if not isinstance(record.event, Hello)]
+    rows = [record.as_dict() for record in records]
+    rows += [snapshot.fields_as_dict() for snapshot in snapshots]
     for row in rows:
-        row.pop("obs_frac", None)  # of the machine's own clock
+        for field in ("obs_frac", "boot_id", "t0_unix_us", "engine"):  # other ones at each run
+            row.pop(field, None)
+        if "device" in row:
+            del row["device"]["name"]
     compare(GOLDEN, [json.dumps(plain(row), separators=(",", ":")) for row in rows])
