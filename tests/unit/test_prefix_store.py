@@ -398,12 +398,14 @@ def test_what_has_the_name_of_a_partial_file_is_overwritten_and_a_link_not_follo
 ) -> None:
     directory = Store(tmp_path).directory
     path, elsewhere = directory.path(block_hash(1)), tmp_path / "elsewhere"
-    partial = path.with_name(f".{block_hash(1).hex()}.{os.getpid()}-{threading.get_ident()}.partial")
+    partial = path.with_name(
+        f".{block_hash(1).hex()}.{os.getpid()}-{threading.get_ident()}.partial"
+    )
     partial.write_bytes(bytes(10 * FORMAT.file_bytes))
     directory.write(block_hash(1), [bytes(FORMAT.file_bytes)])
     assert path.stat().st_size == FORMAT.file_bytes
     partial.symlink_to(elsewhere)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="symbolic links"):
         directory.write(block_hash(1), [bytes(FORMAT.file_bytes)])
     assert not elsewhere.exists() and not os.path.lexists(partial)
 
