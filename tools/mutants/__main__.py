@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -18,14 +17,12 @@ from pathlib import Path
 import pytest
 from changes import Change, changes
 from coverage import CoverageData
+from native_trials import NativeTrials
 from trials import QUIET, Trials
 
 LISTED = json.loads(Path(__file__).with_name("equal.json").read_text())
 EQUAL = {(it["file"], it["line"], it["change"]) for it in LISTED}
 MEASURED = Path("../coverage")  # a run of all tests: .coverage, durations, commit
-PYTEST = [sys.executable, "-m", "pytest", *QUIET]
-NINJA = ["ninja", "-C", "build/checked"]
-CTEST = ["ctest", "--test-dir", "build/checked", "--stop-on-failure"]
 DURATION = r"^([\d.]+)s (\w+) +(.+?\.py)(.*)$"
 NUM_FIRST = 2  # tests of each file, and of each function
 
@@ -90,9 +87,9 @@ class CoveringTests:
         if "" in contexts:  # whoever imports a constant may compare it, and run no line
             files |= {file for file in map(file_of, collected) if _imports(file, path)}
         tests |= {it for it in collected if file_of(it) in files}
-        return self._in_order(path, tests & collected), "" in contexts
+        return self.in_order(path, tests & collected), "" in contexts
 
-    def _in_order(self, path: str, tests: set[str]) -> list[str]:
+    def in_order(self, path: str, tests: set[str]) -> list[str]:
         """As many as their time allows: first some of each file, and of each function of the files whose names have
         words of the path. What is drawn for the same function rarely notices more.
         """
@@ -111,29 +108,6 @@ class CoveringTests:
         taken = [it for it, spent in zip(order, until, strict=True) if spent < self._max_seconds]
         # Those of a file share what they set up.
         return sorted(taken, key=lambda it: (it not in early, place[file_of(it)], cost[it]))
-
-
-def compiled() -> bytes:
-    """What is for other processors leaves it as it is, and so does what means the same."""
-    objects = sorted(Path("build/checked").rglob("*.o"))
-    return hashlib.sha256(b"".join(it.read_bytes() for it in objects)).digest()
-
-
-def who_notices_cpp(path: str, changed: str, code: bytes) -> str | None:
-    """The command that fails; the first one where nothing is compiled, or the same code."""
-    source = Path(path).read_text()
-    Path(path).write_text(changed)
-    try:
-        for seconds, command in ((900, NINJA), (300, CTEST), (300, [*PYTEST, "tests/native"])):
-            # A loop without an end stops by its processor time, which other work does not lengthen.
-            waits = str(seconds * max(1, os.getloadavg()[0]))
-            limited = ["timeout", "--kill-after=9", waits, "prlimit", f"--cpu={seconds}", *command]
-            failed = subprocess.run(limited, check=False).returncode
-            if failed or (command is NINJA and compiled() == code):
-                return " ".join(command[:3])
-    finally:
-        Path(path).write_text(source)
-    return None
 
 
 def draw(options: argparse.Namespace) -> Iterator[tuple[str, Change, str]]:
@@ -163,22 +137,27 @@ def compiles(path: str, source: str) -> bool:
 def try_changes(
     options: argparse.Namespace, covering: CoveringTests, say: Callable[..., None], trials: Trials
 ) -> None:
-    tried, noticed, code = Counter[str](), Counter[str](), compiled()
+    tried, noticed = Counter[str](), Counter[str]()
+    is_cpp = any(it.startswith("csrc") for it in options.paths)
+    native = NativeTrials(options.seconds) if is_cpp else None
     for path, change, changed in draw(options):
         if path.endswith(".py"):
             tests, on_import = covering.of_line(path, change.before, trials.tests.keys())
             if not tests or not compiles(path, changed):
                 continue
             who = trials.who_notices(tests, path, change.line, changed, on_import)
+            num_tests = len(tests)
         else:
-            tests, who = ["tests/native"], who_notices_cpp(path, changed, code)
-            if who == " ".join(NINJA):
-                continue  # no mistake that a test could notice
+            assert native
+            tests = covering.in_order(path, {it for it in trials.tests if "tests/native" in it})
+            who, num_tests = native.who_notices(path, changed, tests)
+            if not num_tests:
+                continue
         folder = path.removeprefix("src/pellucid/").partition("/")[0]
         tried[folder] += 1
         noticed[folder] += who is not None
         lines = f"{change.before}\n    -> {change.after}"
-        say(f"{path}:{change.line}:", who or f"{lines}\n    noticed by none of {len(tests)} tests")
+        say(f"{path}:{change.line}:", who or f"{lines}\n    noticed by none of {num_tests} tests")
         if tried.total() == options.count:
             break
     for folder, count in sorted(tried.items()):

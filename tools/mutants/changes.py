@@ -41,8 +41,8 @@ _CPP = _BOTH | {
     # No declaration: without it, nothing compiles.
     r"(?<=[;{}\n])\s*^ +((?![\w:]+(?:<.*?>)?[&*]* \w|\w+:)[\w*(+-][^;{}]*;)$": (";",),
 }
-# What is not changed: texts; then comments, checks, words that are no operators, what only developers read, and sizes
-# that NumPy computes, for which any negative number stands.
+# What is not changed: texts; then comments, checks, words that are no operators, what only developers read, sizes
+# that NumPy computes, for which any negative number stands, and sizes of arrays in C++, which may be larger.
 _NOT_PYTHON = {
     r"(?:\b[rbf]{1,2})?(?:\"\"\"[\s\S]*?\"\"\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')": "'",
     r"#.*|^ *(?:assert|@|from|import|class)\b.*|^ *def \w+|\bfor [\w, ()*]+ in\b|\bstrict=True": " ",
@@ -52,6 +52,7 @@ _NOT_PYTHON = {
 _NOT_CPP = {
     r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\])'": "'",
     r"//.*|/\*[\s\S]*?\*/|^[ \t]*#.*(?:\\\n.*)*|\b(?:static_)?assert\([\s\S]*?\);": " ",
+    r"\balignas\(\d+\)|(?<=[\w>,] )(?<!return )\w+\[\d+\](?=;| = {)": " ",
 }
 
 
