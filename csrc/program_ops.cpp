@@ -299,9 +299,6 @@ void add_draw(Program& program, View x, std::int64_t width) {
   program.add_preparation([=, &program](const Step& step) {
     require(step.draws.empty() || (step.largest != nullptr && width == program.output_width()),
             "draws: the program draws from other rows than it gives");
-    for (const RowDraws& row : step.draws) {
-      require(row.row >= 0 && row.row < step.num_logits, "draws: there is no row ", row.row);
-    }
   });
   const auto num_threads = static_cast<std::size_t>(program.max_threads());
   const auto scratch = std::make_shared<std::vector<DrawScratch>>(num_threads);

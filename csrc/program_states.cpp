@@ -95,7 +95,8 @@ void add_gated_delta_net(Program& program, View qkv, View b, View a, Floats log_
           "num_value_heads=", num_heads,
           ": must be a multiple of num_key_heads=", heads.num_key_heads);
   require(key_dim >= 1 && heads.value_dim >= 1 && heads.value_dim % kDeltaColumns == 0,
-          "value_dim=", heads.value_dim, ": must be a multiple of ", kDeltaColumns);
+          "key_dim=", key_dim, ", value_dim=", heads.value_dim,
+          ": must be at least 1, and a multiple of ", kDeltaColumns);
   require(static_cast<std::int64_t>(log_decay->size()) == num_heads &&
               static_cast<std::int64_t>(step_bias->size()) == num_heads,
           "log_decay, step_bias: must have ", num_heads, " numbers");

@@ -67,7 +67,7 @@ struct DimensionKeys {
 
   // Prefetch steps per tile of keys.
   static std::int64_t num_steps(const KVView& kv) {
-    return kv.padded_dim / kCellInputs * kTileTokens / kKeys + 1;
+    return kv.padded_dim / kCellInputs * kTileTokens / kKeys;
   }
 
   // Computes the scores [kRows][kRangeTokens] of the rows from `row` on.

@@ -1,19 +1,24 @@
 """The extension refuses arguments that would make kernels read or write out of bounds, in every build."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from pellucid.backends.native import (
+    Draw,
+    Exchange,
     Indices,
     KVCache,
     LinearWeights,
     Program,
     ProgramAttention,
+    ProgramExperts,
     RowSet,
     ThreadPool,
     find_kernels,
+    merges_of_scores,
     pack_weights,
     plan_weights,
 )
@@ -68,6 +73,42 @@ def attention(program: Program, **changes: int) -> ProgramAttention:
         "head_dim": HEAD_DIM,
     }
     return ProgramAttention(program, **{**shape, **changes})
+
+
+def ones(size: int) -> np.ndarray:
+    return np.ones(size, np.float32)
+
+
+def convolution(
+    program: Program,
+    x: tuple[int, int],
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    **changes: object,
+) -> None:
+    y = program.add_buffer(TOKENS, WIDTH)
+    program.causal_convolution(
+        **{"x": x, "weight": weight, "bias": bias, "num_channels": WIDTH, "first": 0, "y": (y, 0)}
+        | changes
+    )
+
+
+def delta_net(program: Program, x: tuple[int, int], **changes: object) -> None:
+    arguments: dict[str, object] = {
+        "qkv": x,
+        "b": x,
+        "a": x,
+        "log_decay": ones(1),
+        "step_bias": ones(1),
+        "num_key_heads": 1,
+        "num_value_heads": 1,
+        "key_dim": 8,
+        "value_dim": 16,
+        "tiled": False,
+        "first": 0,
+        "y": x,
+    }
+    program.gated_delta_net(**arguments | changes)
 
 
 def cache(num_layers: int = 1, num_kv_heads: int = KV_HEADS, head_dim: int = HEAD_DIM) -> KVCache:
@@ -167,6 +208,64 @@ def test_a_layer_that_the_cache_lacks() -> None:
         run(program, output=np.zeros((3, WIDTH), np.float32))
 
 
+def program_of(add: Callable[[Program, int, int], None]) -> Program:
+    """It has rows of tokens, which it gives, and of logits."""
+    program = new_program()
+    x, r = program.add_buffer(TOKENS, WIDTH), program.add_buffer(LOGITS, WIDTH)
+    add(program, x, r)
+    program.finish(x)
+    return program
+
+
+def attend(rows: RowSet) -> Callable[[Program, int, int], None]:
+    def add(program: Program, x: int, r: int) -> None:
+        view = (x if rows == TOKENS else r, 0)
+        plan = attention(program, max_requests=1)
+        plan.paged_attention(rows, 0, view, 1.0, None, None, None, view)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("add", "changes", "message"),
+    [
+        (
+            attend(TOKENS),
+            {
+                "query_start": ints(0, 1, 3),
+                "seq_lens": ints(1, 2),
+                "block_tables": ints(0, 1)[None, :, None],
+            },
+            "seq_lens: has 2 requests, the program was made for 1",
+        ),
+        (
+            attend(LOGITS),
+            {"logits_indices": ints(1, 2)},
+            "logits_indices: has 2 rows, the program was made for 1",
+        ),
+        (attend(LOGITS), {"logits_indices": ints(3)}, "logits_indices: there is no row 3"),
+        (attend(LOGITS), {"logits_indices": ints(-1)}, "logits_indices: there is no row -1"),
+        (
+            lambda p, x, r: convolution(p, (x, 0), ones(2 * WIDTH), None),
+            {},
+            "states: the program has recurrent layers and needs them",
+        ),
+        (
+            lambda p, x, r: convolution(p, (x, 0), ones(2 * WIDTH), None, first=1),
+            {"states": np.zeros((1, WIDTH), np.float32)},
+            "states: a slot has 32 numbers, the program uses 33",
+        ),
+    ],
+)
+def test_steps_that_do_not_fit_a_layer(
+    add: Callable[[Program, int, int], None], changes: dict[str, object], message: str
+) -> None:
+    program = program_of(add)
+    output = np.zeros((3, WIDTH), np.float32)
+    with pytest.raises(ValueError, match=message):
+        run(program, output=output, **changes)
+
+
 def test_a_program_runs_when_it_is_finished_and_is_finished_once() -> None:
     program = new_program()
     x = program.add_buffer(TOKENS, WIDTH)
@@ -202,63 +301,347 @@ def test_a_program_of_weights_without_memory_is_planned_and_does_not_run() -> No
 
 
 # y, x: a buffer of 32 columns; "r": one of rows with logits.
-@pytest.mark.parametrize(
-    "add",
-    [
-        lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, x(1)),
-        lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, r(0)),
-        lambda p, x, r: p.input(0, 33, x(0)),
-        lambda p, x, r: p.input(-1, 32, x(0)),
-        lambda p, x, r: p.linear(TOKENS, x(0), matrix(33), x(0), add_to_y=False),
-        lambda p, x, r: p.linear(TOKENS, x(1), matrix(), x(0), add_to_y=False),
-        lambda p, x, r: p.linear(LOGITS, x(0), matrix(), r(0), add_to_y=False),
-        lambda p, x, r: p.linear(TOKENS, x(0), matrix(), x(0), add_to_y=False, notes_largest=True),
-        lambda p, x, r: p.rms_norm(TOKENS, x(0), np.ones(33, np.float32), 0.0, 1, x(0)),
-        lambda p, x, r: p.rms_norm(TOKENS, x(0), np.ones(16, np.float32), 0.0, 3, x(0)),
-        lambda p, x, r: p.rms_norm(TOKENS, x(0), np.ones(16, np.float32), 0.0, 0, x(0)),
-        lambda p, x, r: p.layer_norm(
-            TOKENS, x(0), np.ones(32, np.float32), np.ones(31, np.float32), 0.0, 1, x(0)
-        ),
-        lambda p, x, r: p.rotations(0, 34, 1.0, 0.0, 1, x(0)),
-        lambda p, x, r: p.rotations(0, 15, 1.0, 0.0, 1, x(0)),
-        lambda p, x, r: p.rotations(0, 16, 1.0, 0.5, 0, x(0)),
-        lambda p, x, r: p.rope(TOKENS, x(0), x(0), 3, 16, 16, x(0)),
-        lambda p, x, r: p.rope(TOKENS, x(0), x(0), 2, 16, 18, x(0)),
-        lambda p, x, r: p.rope(TOKENS, x(0), x(17), 2, 16, 16, x(0)),
-        lambda p, x, r: p.activate(TOKENS, x(0), "silu", 33, x(0)),
-        lambda p, x, r: p.gated_activate(TOKENS, x(0), "silu", 17, x(0)),
-        lambda p, x, r: p.add(TOKENS, x(0), r(0), 32, x(0)),
-        lambda p, x, r: p.softcap(LOGITS, x(0), 1.0, 32, x(0)),
-        lambda p, x, r: p.largest(x(0), 32),
-        lambda p, x, r: p.gather(x(0), 32, x(0)),
-        lambda p, x, r: p.store_kv(-1, x(0), x(0), 1, 16),
-        lambda p, x, r: p.store_kv(0, x(32), x(0), 1, 16),
-        lambda p, x, r: p.store_kv(0, x(0), x(0), 0, 16),
-        lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 0),
-        lambda p, x, r: p.store_kv(0, x(0), x(17), 1, 16),
-        lambda p, x, r: p.scale(TOKENS, x(0), np.ones(31, np.float32), 32, x(0)),
-        lambda p, x, r: p.scale(TOKENS, x(1), np.ones(1, np.float32), 32, x(0)),
-        lambda p, x, r: attention(p).paged_attention(TOKENS, -1, x(0), 1.0, None, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(1), 1.0, None, None, None, x(0)),
-        lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, -1, None, None, x(0)),
-        lambda p, x, r: attention(p, num_kv_heads=0),
-        lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
-        lambda p, x, r: attention(p, head_dim=12),
-        lambda p, x, r: attention(p, max_requests=0),
-        lambda p, x, r: attention(p, max_seq_len=2**40),
-        lambda p, x, r: p.input(0, 32, (2, 0)),
-        lambda p, x, r: p.input(0, 32, (-1, 0)),
-        lambda p, x, r: p.input(0, 1, x(-1)),
-        lambda p, x, r: p.finish(2),
-        lambda p, x, r: p.add_buffer(TOKENS, 0),
-        lambda p, x, r: p.add_buffer(TOKENS, 2**40),
-    ],
-)
-def test_operands_that_do_not_fit(add: Callable[..., None]) -> None:
-    program = new_program()
-    x, r = program.add_buffer(TOKENS, WIDTH), program.add_buffer(LOGITS, WIDTH)
-    with pytest.raises(ValueError, match=r"\w: |\w=-?\d+: "):
+OPERANDS: list[Callable[..., object]] = [
+    lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, x(1)),
+    lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, r(0)),
+    lambda p, x, r: p.input(0, 33, x(0)),
+    lambda p, x, r: p.input(-1, 32, x(0)),
+    lambda p, x, r: p.linear(TOKENS, x(0), matrix(33), x(0), add_to_y=False),
+    lambda p, x, r: p.linear(TOKENS, x(1), matrix(), x(0), add_to_y=False),
+    lambda p, x, r: p.linear(LOGITS, x(0), matrix(), r(0), add_to_y=False),
+    lambda p, x, r: p.linear(TOKENS, x(0), matrix(), x(0), add_to_y=False, notes_largest=True),
+    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(33), 0.0, 1, x(0)),
+    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(16), 0.0, 3, x(0)),
+    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(16), 0.0, 0, x(0)),
+    lambda p, x, r: p.layer_norm(TOKENS, x(0), ones(32), ones(31), 0.0, 1, x(0)),
+    lambda p, x, r: p.rotations(0, 34, 1.0, 0.0, 1, x(0)),
+    lambda p, x, r: p.rotations(0, 15, 1.0, 0.0, 1, x(0)),
+    lambda p, x, r: p.rotations(0, 16, 1.0, 0.5, 0, x(0)),
+    lambda p, x, r: p.rope(TOKENS, x(0), x(0), 3, 16, 16, x(0)),
+    lambda p, x, r: p.rope(TOKENS, x(0), x(0), 2, 16, 18, x(0)),
+    lambda p, x, r: p.rope(TOKENS, x(0), x(17), 2, 16, 16, x(0)),
+    lambda p, x, r: p.activate(TOKENS, x(0), "silu", 33, x(0)),
+    lambda p, x, r: p.gated_activate(TOKENS, x(0), "silu", 17, x(0)),
+    lambda p, x, r: p.add(TOKENS, x(0), r(0), 32, x(0)),
+    lambda p, x, r: p.softcap(LOGITS, x(0), 1.0, 32, x(0)),
+    lambda p, x, r: p.largest(x(0), 32),
+    lambda p, x, r: p.gather(x(0), 32, x(0)),
+    lambda p, x, r: p.store_kv(-1, x(0), x(0), 1, 16),
+    lambda p, x, r: p.store_kv(0, x(32), x(0), 1, 16),
+    lambda p, x, r: p.store_kv(0, x(0), x(0), 0, 16),
+    lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 0),
+    lambda p, x, r: p.store_kv(0, x(0), x(17), 1, 16),
+    lambda p, x, r: p.scale(TOKENS, x(0), ones(31), 32, x(0)),
+    lambda p, x, r: p.scale(TOKENS, x(1), ones(1), 32, x(0)),
+    lambda p, x, r: attention(p).paged_attention(TOKENS, -1, x(0), 1.0, None, None, None, x(0)),
+    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(1), 1.0, None, None, None, x(0)),
+    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, -1, None, None, x(0)),
+    lambda p, x, r: attention(p, num_kv_heads=0),
+    lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
+    lambda p, x, r: attention(p, head_dim=12),
+    lambda p, x, r: attention(p, max_requests=0),
+    lambda p, x, r: attention(p, max_seq_len=2**40),
+    lambda p, x, r: p.input(0, 32, (2, 0)),
+    lambda p, x, r: p.input(0, 32, (-1, 0)),
+    lambda p, x, r: p.input(0, 1, x(-1)),
+    lambda p, x, r: p.finish(2),
+    lambda p, x, r: p.add_buffer(TOKENS, 0),
+    lambda p, x, r: p.add_buffer(TOKENS, 2**40),
+    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(16), 0.0, 2**60, x(0)),
+    lambda p, x, r: p.rope(TOKENS, x(0), x(0), 2, 16, 0, x(0)),
+    lambda p, x, r: p.rotations(-1, 16, 1.0, 0.0, 1, x(0)),
+    lambda p, x, r: p.rotations(0, 0, 1.0, 0.0, 1, x(0)),
+    lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 16, group=-1),
+    lambda p, x, r: p.store_kv(0, x(0), x(0), 2**17, 16),
+    lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 513),
+    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, None, None, ones(3), x(0)),
+    lambda p, x, r: attention(p, max_seq_len=0),
+    lambda p, x, r: attention(p, num_heads=2**17),
+    lambda p, x, r: attention(p, head_dim=520),
+    lambda p, x, r: attention(p, head_dim=0),
+    lambda p, x, r: convolution(p, x(0), ones(33), None),
+    lambda p, x, r: convolution(p, x(0), ones(0), None),
+    lambda p, x, r: convolution(p, x(0), ones(64), ones(31)),
+    lambda p, x, r: convolution(p, x(0), ones(64), None, num_channels=0),
+    lambda p, x, r: convolution(p, x(0), ones(64), None, first=-1),
+    lambda p, x, r: convolution(p, x(0), ones(64), None, y=x(0)),
+    lambda p, x, r: convolution(p, x(1), ones(64), None),
+    lambda p, x, r: convolution(p, x(0), ones(64), None, y=r(0)),
+    lambda p, x, r: delta_net(p, x(0), num_key_heads=0),
+    lambda p, x, r: delta_net(p, x(0), num_key_heads=2),
+    lambda p, x, r: delta_net(p, x(0), num_value_heads=0),
+    lambda p, x, r: delta_net(p, x(0), key_dim=0),
+    lambda p, x, r: delta_net(p, x(0), value_dim=0),
+    lambda p, x, r: delta_net(p, x(0), value_dim=12),
+    lambda p, x, r: delta_net(p, x(0), log_decay=ones(2)),
+    lambda p, x, r: delta_net(p, x(0), step_bias=ones(2)),
+    lambda p, x, r: delta_net(p, x(0), first=-1),
+    lambda p, x, r: delta_net(p, x(1)),
+    lambda p, x, r: delta_net(p, x(0), b=x(32)),
+    lambda p, x, r: delta_net(p, x(0), a=x(32)),
+    lambda p, x, r: delta_net(p, x(0), y=x(17)),
+    lambda p, x, r: p.route(TOKENS, x(0), None, 0, 1, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(0), None, 2**20, 1, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(0), None, 4, 0, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(0), None, 4, 5, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(0), ones(3), 4, 2, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(29), None, 4, 2, "softmax", True, 1.0, x(0)),
+    lambda p, x, r: p.route(TOKENS, x(0), None, 4, 2, "softmax", True, 1.0, x(29)),
+    lambda p, x, r: ProgramExperts(p, 0, 1),
+    lambda p, x, r: ProgramExperts(p, 2**20, 1),
+    lambda p, x, r: ProgramExperts(p, 4, 0),
+    lambda p, x, r: ProgramExperts(p, 4, 5),
+    lambda p, x, r: ProgramExperts(p, 4, 2).expert_mlp(
+        TOKENS, x(0), x(0), [], [], [], "silu", x(0), False
+    ),
+    lambda p, x, r: p.draw(x(0), 32),
+    lambda p, x, r: p.multiply(TOKENS, x(0), x(0), False, "silu", 33, x(0)),
+    lambda p, x, r: p.multiply(TOKENS, x(0), x(32), True, "silu", 32, x(0)),
+    lambda p, x, r: p.multiply(TOKENS, x(0), x(1), False, "silu", 32, x(0)),
+    lambda p, x, r: p.multiply(TOKENS, x(0), x(0), False, "silu", 32, x(1)),
+]
+# One line for each.
+REFUSALS = """\
+y: buffer 0 has 32 columns, not 32 from 1 on
+y: buffer 1 has other rows than the op
+y: buffer 0 has 32 columns, not 33 from 0 on
+input=-1: must be 0 or more
+y: buffer 0 has 32 columns, not 33 from 0 on
+x: buffer 0 has 32 columns, not 32 from 1 on
+x: buffer 0 has other rows than the op
+notes_largest: is for logits
+x: buffer 0 has 32 columns, not 33 from 0 on
+x: buffer 0 has 32 columns, not 48 from 0 on
+num_vectors=0: allowed are 1 to 65536
+bias: has 31 numbers, weight 32
+y: buffer 0 has 32 columns, not 34 from 0 on
+dim=15: must be a positive even number
+period=0: must be at least 1
+x: buffer 0 has 32 columns, not 48 from 0 on
+dim=18: must be a positive even number of at most head_dim=16
+rotations: buffer 0 has 32 columns, not 16 from 17 on
+x: buffer 0 has 32 columns, not 33 from 0 on
+x: buffer 0 has 32 columns, not 34 from 0 on
+b: buffer 1 has other rows than the op
+x: buffer 0 has other rows than the op
+x: buffer 0 has other rows than the op
+y: buffer 0 has other rows than the op
+layer=-1: must be 0 or more
+k: buffer 0 has 32 columns, not 16 from 32 on
+num_kv_heads=0: allowed are 1 to 65536
+head_dim=0: allowed are 1 to 512
+v: buffer 0 has 32 columns, not 16 from 17 on
+factors: has 31 numbers, x 32
+x: buffer 0 has 32 columns, not 32 from 1 on
+layer=-1: must be 0 or more
+q: buffer 0 has 32 columns, not 32 from 1 on
+sliding_window=-1: must be positive
+num_heads=2: must be a multiple of num_kv_heads=0, at most 65536
+num_heads=3: must be a multiple of num_kv_heads=2, at most 65536
+head_dim=12: allowed are multiples of 8, at most 512
+max_requests=0: must be at least 1
+max_seq_len=1099511627776: allowed are 1 to 2147483647
+y: the program has no buffer 2
+y: the program has no buffer -1
+y: buffer 0 has 32 columns, not 1 from -1 on
+output: the program has no buffer 2
+width=0: allowed are 1 to 268435456
+width=1099511627776: allowed are 1 to 268435456
+num_vectors=1152921504606846976: allowed are 1 to 65536
+dim=0: must be a positive even number of at most head_dim=16
+index=-1: must be 0 or more
+dim=0: must be a positive even number
+group=-1: must be 0 or more
+num_kv_heads=131072: allowed are 1 to 65536
+head_dim=513: allowed are 1 to 512
+sinks: must have one number for each head
+max_seq_len=0: allowed are 1 to 2147483647
+num_heads=131072: must be a multiple of num_kv_heads=1, at most 65536
+head_dim=520: allowed are multiples of 8, at most 512
+head_dim=0: allowed are multiples of 8, at most 512
+weight: has 33 numbers, which are no rows of 32
+weight: is empty
+bias: must have 32 numbers
+weight: has 64 numbers, which are no rows of 0
+first=-1: must be 0 or more
+y: must be another buffer than x
+x: buffer 0 has 32 columns, not 32 from 1 on
+y: buffer 1 has other rows than the op
+num_value_heads=1: must be a multiple of num_key_heads=0
+num_value_heads=1: must be a multiple of num_key_heads=2
+num_value_heads=0: must be a multiple of num_key_heads=1
+key_dim=0, value_dim=16: must be at least 1, and a multiple of 16
+key_dim=8, value_dim=0: must be at least 1, and a multiple of 16
+key_dim=8, value_dim=12: must be at least 1, and a multiple of 16
+log_decay, step_bias: must have 1 numbers
+log_decay, step_bias: must have 1 numbers
+first=-1: must be 0 or more
+qkv: buffer 0 has 32 columns, not 32 from 1 on
+b: buffer 0 has 32 columns, not 1 from 32 on
+a: buffer 0 has 32 columns, not 1 from 32 on
+y: buffer 0 has 32 columns, not 16 from 17 on
+num_experts=0: allowed are 1 to 1024
+num_experts=1048576: allowed are 1 to 1024
+num_chosen=0: allowed are 1 to 4
+num_chosen=5: allowed are 1 to 4
+bias: must have one number for each expert
+x: buffer 0 has 32 columns, not 4 from 29 on
+y: buffer 0 has 32 columns, not 4 from 29 on
+num_experts=0: allowed are 1 to 1024
+num_experts=1048576: allowed are 1 to 1024
+num_chosen=0: allowed are 1 to 4
+num_chosen=5: allowed are 1 to 4
+gate: has 0 matrices for 4 experts
+x: buffer 0 has other rows than the op
+x: buffer 0 has 32 columns, not 33 from 0 on
+gate: buffer 0 has 32 columns, not 1 from 32 on
+gate: buffer 0 has 32 columns, not 32 from 1 on
+y: buffer 0 has 32 columns, not 32 from 1 on
+"""
+
+
+def bytes_of(size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+def shaped(*group: int, dtype: str = "f32", block_size: int = 32, **others: int) -> KVCache:
+    groups = [group] if group else [(1, 1, 16, 0)]
+    return KVCache(dtype, groups, block_size, **{"num_blocks": 8} | others)
+
+
+def drawn(**arguments: float) -> None:
+    values = {"seed": 1, "stream": 0, "position": 0, "sharpness": 1.0} | arguments
+    draws = [(0, Draw(**values))]
+    run(small_decoder(), draws=draws)
+
+
+BLOCK = 4 * 2 * 16 * 32  # bytes of a block in f32
+SLOT = 2 * 2 * 32 * 32  # of the open keys of a sequence
+CALLS: list[Callable[[], object]] = [
+    lambda: shaped(dtype="int3"),
+    lambda: shaped(block_size=0),
+    lambda: shaped(block_size=24),
+    lambda: shaped(block_size=2**40),
+    lambda: shaped(dtype="int4", block_size=16),
+    lambda: KVCache("f32", [], 16, 8),
+    lambda: shaped(0, 1, 16, 0),
+    lambda: shaped(2**30, 1, 16, 0),
+    lambda: shaped(1, 0, 16, 0),
+    lambda: shaped(1, 2**30, 16, 0),
+    lambda: shaped(1, 1, 0, 0),
+    lambda: shaped(1, 1, 12, 0),
+    lambda: shaped(1, 1, 520, 0),
+    lambda: shaped(1, 1, 16, -1),
+    lambda: shaped(1, 1, 16, 2**40),
+    lambda: shaped(num_blocks=0),
+    lambda: shaped(num_slots=0),
+    lambda: shaped(num_slots=2**40),
+    lambda: shaped(max_step_tokens=-1),
+    lambda: shaped(max_step_tokens=2**40),
+    lambda: shaped().copy_block(8, 0),
+    lambda: shaped().copy_block(0, -1),
+    lambda: shaped().copy_block(1, 1),
+    lambda: shaped().read_block(8, bytes_of(BLOCK)),
+    lambda: shaped().read_block(0, bytes_of(BLOCK - 1)),
+    lambda: shaped().write_block(-1, bytes_of(BLOCK)),
+    lambda: shaped().write_block(0, bytes_of(BLOCK + 1)),
+    lambda: shaped(dtype="int4").copy_slot(1, 0),
+    lambda: shaped(dtype="int4").copy_slot(0, -1),
+    lambda: shaped(dtype="int4").read_slot(1, bytes_of(SLOT)),
+    lambda: shaped(dtype="int4").read_slot(0, bytes_of(SLOT - 1)),
+    lambda: shaped(dtype="int4").write_slot(-1, bytes_of(SLOT)),
+    lambda: shaped(dtype="int4").write_slot(0, bytes_of(SLOT + 1)),
+    lambda: Exchange(-1, 1, 1, 1, 0, 0),
+    lambda: Exchange(1, 1, 1, 1, 0, 0),
+    lambda: Exchange(0, 0, 1, 1, 0, 0),
+    lambda: Exchange(0, 1, 0, 1, 0, 0),
+    lambda: Exchange(0, 1, 1, 0, 0, 0),
+    lambda: ProgramExperts(new_program(), 4, 2, Exchange(0, 1, 1, 1, 0, 0), [0, 3]),
+    lambda: ProgramExperts(new_program(), 4, 2, Exchange(0, 1, 1, 1, 0, 0), [1, 4]),
+    lambda: ProgramExperts(new_program(), 4, 2, Exchange(0, 1, 1, 1, 0, 0), [0, 4, 4]),
+    lambda: ProgramExperts(new_program(), 4, 2, Exchange(0, 2, 1, 1, 0, 0), [0, 5, 4]),
+    lambda: drawn(num_prompt_tokens=-1),
+    lambda: drawn(top_k=-1),
+    lambda: drawn(sharpness=-1.0),
+    lambda: drawn(top_p=0.0),
+    lambda: drawn(typical_p=0.0),
+    lambda: POOL.resize(0),
+    lambda: POOL.resize(3),
+    lambda: merges_of_scores(["a"], np.zeros(2), np.zeros(1, bool)),
+    lambda: merges_of_scores(["a"], np.zeros(1), np.zeros(2, bool)),
+]
+REFUSED_CALLS = """\
+kv_cache_dtype='int3': allowed are f32, bf16, int8, int8,int4, int4
+block_size=0: must be a multiple of 16, at most 65536
+block_size=24: must be a multiple of 16, at most 65536
+block_size=1099511627776: must be a multiple of 16, at most 65536
+block_size=16: must be a multiple of 32, whose keys become codes together
+groups: must be one at least
+num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
+num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
+num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
+num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
+head_dim=0: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
+head_dim=12: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
+head_dim=520: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
+window=-1: allowed are 0 to 2147483647
+window=1099511627776: allowed are 0 to 2147483647
+num_blocks=0: allowed are 1 to 2251799813685247
+num_slots=0: allowed are 1 to 1048576
+num_slots=1099511627776: allowed are 1 to 1048576
+max_step_tokens=-1: allowed are 0 to 1048576
+max_step_tokens=1099511627776: allowed are 0 to 1048576
+block_id=8: is not in the cache
+block_id=-1: is not in the cache
+target_id: must not be source_id
+block_id=8: is not in the cache
+data: has 4095 bytes, a block 4096
+block_id=-1: is not in the cache
+data: has 4097 bytes, a block 4096
+slot=1: is not in the cache
+slot=-1: is not in the cache
+slot=1: is not in the cache
+data: has 4095 bytes, a slot 4096
+slot=-1: is not in the cache
+data: has 4097 bytes, a slot 4096
+rank=-1: must be below num_ranks=1
+rank=1: must be below num_ranks=1
+rank=0: must be below num_ranks=0
+gather, test: must be addresses
+gather, test: must be addresses
+starts: must divide 4 among 1 ranks
+starts: must divide 4 among 1 ranks
+starts: must divide 4 among 1 ranks
+starts: must divide 4 among 2 ranks
+num_prompt_tokens: must not be negative
+top_k, sharpness: must not be negative
+top_k, sharpness: must not be negative
+top_p, typical_p: must be above 0
+top_p, typical_p: must be above 0
+num_threads=0: allowed are 1 to 2
+num_threads=3: allowed are 1 to 2
+scores, made: one for each token
+scores, made: one for each token
+"""
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(ValueError, match=": ") as refused:
+        call()
+    return str(refused.value)
+
+
+def test_calls_that_do_not_fit() -> None:
+    assert [refusal(call) for call in CALLS] == REFUSED_CALLS.splitlines()
+
+
+def test_operands_that_do_not_fit() -> None:
+    def call(add: Callable[..., object]) -> None:
+        program = new_program()
+        x, r = program.add_buffer(TOKENS, WIDTH), program.add_buffer(LOGITS, WIDTH)
         add(program, lambda column: (x, column), lambda column: (r, column))
+
+    assert [refusal(partial(call, add)) for add in OPERANDS] == REFUSALS.splitlines()
 
 
 def test_sizes_that_no_memory_has() -> None:
