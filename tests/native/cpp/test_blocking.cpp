@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "isa.h"
 #include "kernels/linear_tiles.h"
 #include "kernels/tile_prefetcher.h"
 #include "weight_prefetcher.h"
@@ -209,9 +210,20 @@ void one_row_reads_several_streams() {
   }
 }
 
+// What a machine's peak is computed from.
+void peaks_count_their_operations() {
+  for (const KernelTable* kernels : supported_kernel_tables()) {
+    for (const auto peak : {kernels->peaks.f32, kernels->peaks.bf16, kernels->peaks.int8}) {
+      CHECK(peak(3) > 0 && peak(9) == 3 * peak(3));
+    }
+    CHECK(kernels->peaks.int8(1) == 4 * kernels->peaks.f32(1));
+  }
+}
+
 }  // namespace
 
 int main() {
+  peaks_count_their_operations();
   streams_are_prefetched_evenly();
   tiles_are_prefetched_evenly();
   the_beginning_of_weights_is_prefetched_once();

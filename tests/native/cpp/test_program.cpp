@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -157,6 +158,7 @@ std::vector<float> logits_of(Program& program, KVFormat cache_format, std::int32
     step.stage_seconds = seconds.data();
     program.run(step);
     for (const double s : seconds) CHECK(s >= 0.0);
+    CHECK(std::accumulate(seconds.begin(), seconds.end(), 0.0) > 0.0);
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
@@ -179,6 +181,20 @@ void threads_change_no_bit(const Arithmetic& arithmetic) {
       for (const std::int32_t num_tokens : {1, 75, 79}) check(*program, num_tokens);
     }
   }
+}
+
+// Plans of a server's memory count on these figures.
+void memory_is_counted() {
+  const KernelTable* const kernels = find_kernel_table("portable");
+  const auto bytes = [&](Format weights, int num_threads) {
+    const auto pool = std::make_shared<ThreadPool>(num_threads);
+    return make_program({kernels, weights, KVFormat::kF32}, pool)->scratch_bytes();
+  };
+  CHECK(bytes(Format::kF32, 1) == 749544 && bytes(Format::kF32, 2) == 751128);
+  CHECK(bytes(Format::kInt8, 1) == 455144 && bytes(Format::kInt8, 2) == 456728);
+  Program empty(*kernels, std::make_shared<ThreadPool>(1), 4, 0);
+  empty.finish();
+  CHECK(empty.scratch_bytes() == 0);
 }
 
 // Buffers that are in use at the same time never share memory: each holds its number until the end
@@ -303,6 +319,7 @@ int main() {
   for (const KernelTable* kernels : supported_kernel_tables()) {
     threads_change_no_bit({kernels, Format::kInt8, KVFormat::kInt8});
   }
+  memory_is_counted();
   buffers_keep_their_numbers();
   small_steps_run_on_one_thread();
   weights_are_read_once_per_block();

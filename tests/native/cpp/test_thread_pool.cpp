@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -103,6 +104,18 @@ void threads_begin_with_their_share_and_help() {
   }
 }
 
+// Other processes have the cores while a thread waits for long: for an item, or for a run.
+void threads_that_wait_are_parked() {
+  ThreadPool pool(3);
+  const auto rest = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  const std::clock_t begin = std::clock();  // processor time of all threads
+  pool.run([&](Worker& worker) {
+    worker.parallel_for(1, 1, [&](std::int64_t, std::int64_t) { rest(); });
+  });
+  rest();
+  CHECK(std::clock() - begin < CLOCKS_PER_SEC / 20);
+}
+
 void alone_is_on_the_callers_thread() {
   ThreadPool pool(3);
   std::int64_t sum = 0;  // no atomic: nobody else comes
@@ -178,6 +191,7 @@ int main() {
   phases_see_what_came_before();
   runs_follow_each_other();
   threads_begin_with_their_share_and_help();
+  threads_that_wait_are_parked();
   alone_is_on_the_callers_thread();
   pool_is_resized();
   callers_take_turns();
