@@ -7,6 +7,8 @@ import pytest
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import pre_tokenizers
 
+from pellucid.loading.open_model import open_stored_model
+from pellucid.loading.scored_tokenizer import ScoredTokenizer
 from support.real_models import FILES, TOKEN_IDS, real_file, real_tokenizer
 from support.texts_of_all_scripts import TEXTS
 
@@ -58,6 +60,18 @@ def test_token_ids_are_the_tokenizers_librarys(name: str, theirs: Any) -> None:
     for text in compared:
         token_ids = expected.encode(text, add_special_tokens=False).ids
         assert ours.encode(text, add_special_tokens=False) == token_ids, text
+
+
+def test_ids_need_only_the_tokens_that_a_text_can_have() -> None:
+    """Of a vocabulary with scores, which only real files have in this size."""
+    stored = open_stored_model(real_file("gemma3"))
+    assert stored.read_tokenizer is not None
+    lazy = stored.read_tokenizer().hf_tokenizer
+    assert isinstance(lazy, ScoredTokenizer)
+    for text in TEXTS:
+        expected = lazy.make_whole().encode(text)
+        actual = lazy.make_partial(text).encode(text)
+        assert (actual.ids, actual.offsets) == (expected.ids, expected.offsets), text
 
 
 def test_texts_come_back(name: str, theirs: Any) -> None:

@@ -5,6 +5,8 @@ has a name of llama.cpp's; "llama", SentencePiece's BPE, which has scores instea
 lists merges too; and "gemma4", the same BPE with merges.
 """
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from tokenizers import (
     AddedToken,
@@ -30,7 +32,9 @@ from pellucid.loading.gguf_tokenizer_facts import (
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
 from pellucid.loading.kept_merges import kept_merges
-from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer
+from pellucid.loading.scored_tokenizer import ScoredTokenizer
+from pellucid.loading.scored_vocabulary import ScoredVocabulary
+from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer, TextTokenizer
 
 _SPACE = "▁"
 _ARCHITECTURE = "general.architecture"
@@ -38,6 +42,9 @@ _KEEP_BLANKS_OF_PHI3 = ("<unk>", "<s>", "<|endoftext|>")
 # Merging the text of a token takes time that grows with its square. SentencePiece's tokens have at most 16
 # characters by default.
 _MAX_SCORED_CHARACTERS = 256
+# Of fewer tokens with scores the library makes a tokenizer in less than two tenths of a second.
+MIN_LATER = 1 << 16
+_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
@@ -53,17 +60,16 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
         raise ValueError(refusal)
     vocabulary = Vocabulary(metadata)
     facts = facts_of(metadata, vocabulary)
+    hf_tokenizer: TextTokenizer
     try:
         if facts.splitting is not None:
-            hf_tokenizer = _byte_level_bpe(metadata, vocabulary, facts.splitting)
+            hf_tokenizer = _byte_level_bpe(metadata, vocabulary, facts, facts.splitting)
         else:
             hf_tokenizer = _sentencepiece_bpe(metadata, vocabulary, facts)
-        hf_tokenizer.add_tokens(_added_tokens(metadata, vocabulary, facts))
     except Exception as error:  # the library promises no type
         if isinstance(error, ValueError):
             raise
         raise ValueError(f"{metadata.path}: not a tokenizer: {str(error)[:MAX_SHOWN]}") from error
-    hf_tokenizer.post_processor = _post_processor(hf_tokenizer, facts)
     return StoredTokenizer(
         hf_tokenizer,
         dict(facts.special_tokens),
@@ -100,7 +106,7 @@ def _added_tokens(
 
 
 def _byte_level_bpe(
-    metadata: JsonObject, vocabulary: Vocabulary, splitting: Splitting
+    metadata: JsonObject, vocabulary: Vocabulary, facts: GgufTokenizerFacts, splitting: Splitting
 ) -> Tokenizer:
     hf_tokenizer = Tokenizer(
         models.BPE(vocabulary.ids, _listed_merges(metadata), ignore_merges=splitting.ignore_merges)
@@ -114,6 +120,8 @@ def _byte_level_bpe(
         ]
     )
     hf_tokenizer.decoder = decoders.ByteLevel()
+    hf_tokenizer.add_tokens(_added_tokens(metadata, vocabulary, facts))
+    hf_tokenizer.post_processor = _post_processor(vocabulary, facts)
     return hf_tokenizer
 
 
@@ -133,49 +141,74 @@ def _listed_merges(metadata: JsonObject) -> list[tuple[str, str]]:
     return pairs
 
 
-def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """The merges that the scores of tokens stand for."""
+def _scored_vocabulary(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredVocabulary:
     scores = np.array(vocabulary.numbers(SCORES), np.float64)
     if (is_nan := np.isnan(scores)).any():
         raise ValueError(
             f"{metadata.path}: {SCORES} holds nan for token {is_nan.argmax()}: must be numbers"
         )
-    tokens = list(vocabulary.ids)
-    token_ids = np.fromiter(vocabulary.ids.values(), np.int64, len(tokens))
+    token_ids = np.fromiter(vocabulary.ids.values(), np.int64, len(vocabulary.ids))
     made = np.array(vocabulary.types)[token_ids] == TokenType.NORMAL
-    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
-    if (longest := (lengths * made).max(initial=0)) > _MAX_SCORED_CHARACTERS:
+    scored = ScoredVocabulary(vocabulary.ids, scores[token_ids], made)
+    if scored.longest > _MAX_SCORED_CHARACTERS:
         raise ValueError(
-            f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
+            f"{metadata.path}: {TOKENS} holds a token of {scored.longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    left, right = kept_merges(tokens, scores[token_ids], made).T.tolist()
-    return list(zip(map(tokens.__getitem__, left), map(tokens.__getitem__, right), strict=True))
+    return scored
 
 
 def _sentencepiece_bpe(
     metadata: JsonObject, vocabulary: Vocabulary, facts: GgufTokenizerFacts
-) -> Tokenizer:
+) -> TextTokenizer:
     """BPE of characters, with tokens of single bytes for others; spaces are written as another character."""
-    has_merges = facts.kind == MERGED or MERGES in metadata.values
-    hf_tokenizer = Tokenizer(
-        models.BPE(
-            vocabulary.ids,
-            _listed_merges(metadata) if has_merges else _scored_merges(metadata, vocabulary),
-            unk_token=facts.special_tokens.get("unk_token"),
-            fuse_unk=True,
-            byte_fallback=True,
-        )
+    added = _added_tokens(metadata, vocabulary, facts)
+    begins_with_space = metadata.boolean(
+        f"{PREFIX}add_space_prefix", _begins_with_space(metadata, facts)
     )
-    replace = normalizers.Replace(" ", _SPACE)
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if metadata.boolean(f"{PREFIX}add_space_prefix", _begins_with_space(metadata, facts)):
-        hf_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
-        hf_tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    else:
-        hf_tokenizer.normalizer = replace
+    unknown = facts.special_tokens.get("unk_token")
+    post_processor = _post_processor(vocabulary, facts)
+
+    def make(
+        ids: dict[str, int], merges: list[tuple[str, str]], added: Sequence[AddedToken]
+    ) -> Tokenizer:
+        hf_tokenizer = Tokenizer(
+            models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        )
+        replace = normalizers.Replace(" ", _SPACE)
+        steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        if begins_with_space:
+            hf_tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
+            steps.append(decoders.Strip(" ", 1, 0))
+        else:
+            hf_tokenizer.normalizer = replace
         hf_tokenizer.decoder = decoders.Sequence(steps)
-    return hf_tokenizer
+        hf_tokenizer.add_tokens(list(added))
+        hf_tokenizer.post_processor = post_processor
+        return hf_tokenizer
+
+    if facts.kind == MERGED or MERGES in metadata.values:
+        return make(vocabulary.ids, _listed_merges(metadata), added)
+    scored = _scored_vocabulary(metadata, vocabulary)
+    always = _BYTES if unknown is None else (*_BYTES, unknown)
+    if len(scored.ids) < MIN_LATER or begins_with_space or _are_merged(scored, always):
+        return make(scored.ids, _scored_merges(scored), added)
+    return ScoredTokenizer(
+        scored, added, always, lambda part, some: make(part.ids, _scored_merges(part), some)
+    )
+
+
+def _scored_merges(scored: ScoredVocabulary) -> list[tuple[str, str]]:
+    """Both sides of each merge that scores stand for, in the order in which merges have precedence."""
+    tokens = list(scored.ids)
+    left, right = kept_merges(tokens, scored.scores, scored.made).T.tolist()
+    return list(zip(map(tokens.__getitem__, left), map(tokens.__getitem__, right), strict=True))
+
+
+def _are_merged(scored: ScoredVocabulary, tokens: Iterable[str]) -> bool:
+    """Whether merges may make or join some of the tokens, which stand for characters that have none."""
+    found = scored.part(tokens)
+    return bool((found.made | (found.lengths == 1)).any())
 
 
 def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
@@ -185,7 +218,7 @@ def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
 
 
 def _post_processor(
-    hf_tokenizer: Tokenizer, facts: GgufTokenizerFacts
+    vocabulary: Vocabulary, facts: GgufTokenizerFacts
 ) -> processors.TemplateProcessing | None:
     """Adds BOS before a text, or EOS after it."""
     before, after = (
@@ -197,7 +230,5 @@ def _post_processor(
         return None
     return processors.TemplateProcessing(
         single=[token for token in (before, "$A", after) if token is not None],
-        special_tokens=[
-            (token, hf_tokenizer.token_to_id(token)) for token in dict.fromkeys(around)
-        ],
+        special_tokens=[(token, vocabulary.ids.get(token)) for token in dict.fromkeys(around)],
     )

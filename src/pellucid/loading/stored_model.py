@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.facts.json_object import JsonObject
@@ -14,6 +14,11 @@ from pellucid.models.family import WeightNames
 
 if TYPE_CHECKING:  # the library takes a while to import, and headers need none of it
     from tokenizers import Tokenizer
+
+    from pellucid.loading.scored_tokenizer import ScoredTokenizer
+
+# Text to ids and back, without truncation and padding.
+TextTokenizer: TypeAlias = "Tokenizer | ScoredTokenizer"
 
 # For each the tokenizers library takes 70 bytes.
 MAX_ADDED_CHARACTERS = 2_000_000
@@ -32,7 +37,7 @@ class StoredTokenizer:
         num_ids: all token ids are smaller; None if the files do not say.
     """
 
-    hf_tokenizer: "Tokenizer"
+    hf_tokenizer: TextTokenizer
     special_tokens: dict[str, str]
     chat_template: str | None
     tool_chat_template: str | None = None

@@ -48,6 +48,7 @@ def run_server(
     _allow_open_files(config.limits.max_connections + OTHER_FILES)
     with listen(config) as listener:
         serving = make_serving(engine, config)
+        serving.model.tokenizer.make_whole()
         _ = serving.model.identity  # before clients ask: it may read all weights once
         server = DrainingServer(make_uvicorn_config(config, make_app(serving)), serving.service)
         host, port = listener.getsockname()[:2]

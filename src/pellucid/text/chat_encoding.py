@@ -10,6 +10,7 @@ from tokenizers import AddedToken, normalizers
 
 from pellucid.inputs.conversation import num_characters
 from pellucid.inputs.prompts import ChatPrompt
+from pellucid.loading.scored_tokenizer import whole_tokenizer
 from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
 from pellucid.text.text_encoder import TextEncoder
@@ -152,7 +153,7 @@ class ChatEncoder:
     @cached_property
     def _mark_dropping_encoder(self) -> TextEncoder:
         """A copy that drops marks after it has looked for control tokens, and does not look again."""
-        hf_tokenizer = copy.deepcopy(self._encoder.hf_tokenizer)
+        hf_tokenizer = copy.deepcopy(whole_tokenizer(self._encoder.hf_tokenizer))
         hf_tokenizer.add_special_tokens(
             [
                 AddedToken(

@@ -3,9 +3,9 @@
 from functools import cached_property
 
 from tokenizers import Encoding
-from tokenizers import Tokenizer as HfTokenizer
 
 from pellucid.inputs.prompts import PromptTooLongError
+from pellucid.loading.stored_model import TextTokenizer
 
 # The library holds the GIL while it encodes one text, some 2 microseconds a character, and not while it
 # encodes a batch of them.
@@ -25,7 +25,7 @@ def is_panic(error: BaseException) -> bool:
 class TextEncoder:
     """Encodes text. Threads may share it."""
 
-    def __init__(self, hf_tokenizer: HfTokenizer, model: str) -> None:
+    def __init__(self, hf_tokenizer: TextTokenizer, model: str) -> None:
         self.hf_tokenizer = hf_tokenizer
         self.model = model
 

@@ -4,8 +4,7 @@ import json
 import re
 from typing import Any
 
-from tokenizers import Tokenizer as HfTokenizer
-
+from pellucid.loading.stored_model import TextTokenizer
 from pellucid.text.text_encoder import is_panic
 
 # Decoders that work token by token, up to a space at the start of the text
@@ -26,7 +25,7 @@ class TokenBytes(dict[int, bytes]):
         ValueError: the decoder looks at a token's neighbours, so that tokens have no bytes of their own.
     """
 
-    def __init__(self, hf_tokenizer: HfTokenizer) -> None:
+    def __init__(self, hf_tokenizer: TextTokenizer) -> None:
         decoder = hf_tokenizer.decoder
         steps = [] if decoder is None else _steps(json.loads(decoder.__getstate__()))
         kinds = {step["type"] for step in steps}

@@ -8,12 +8,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer as HfTokenizer
-
 from pellucid.inputs.conversation import Message
 from pellucid.inputs.parameter_checks import check_text, shown
 from pellucid.inputs.prompts import ChatPrompt
-from pellucid.loading.stored_model import StoredTokenizer
+from pellucid.loading.scored_tokenizer import whole_tokenizer
+from pellucid.loading.stored_model import StoredTokenizer, TextTokenizer
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.text_encoder import TextEncoder
@@ -48,7 +47,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        hf_tokenizer: HfTokenizer,
+        hf_tokenizer: TextTokenizer,
         vocab_size: int,
         special_tokens: Mapping[str, str],
         chat_template: str | None = None,
@@ -105,6 +104,10 @@ class Tokenizer:
             stored.response_template,
             stored.num_ids,
         )
+
+    def make_whole(self) -> None:
+        """Makes what is otherwise made while a later text is encoded, and then holds up other threads."""
+        whole_tokenizer(self._hf_tokenizer)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None

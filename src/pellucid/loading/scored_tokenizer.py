@@ -1,0 +1,118 @@
+"""A tokenizer of a large vocabulary, which the tokenizers library makes when it is needed."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from tokenizers import AddedToken, Encoding, Tokenizer
+
+from pellucid.loading.scored_vocabulary import ScoredVocabulary
+
+# A tokenizer of one text takes some 20 microseconds for each character, the whole one of 262,144 tokens a second.
+MAX_PARTIAL_CHARACTERS = 8192  # of all texts that are encoded without the whole tokenizer
+
+
+class ScoredTokenizer:
+    """BPE by scores, with those methods of the library's tokenizers that pellucid calls.
+
+    Of a large vocabulary a text can only have the tokens that are parts of it. So the first short texts are
+    encoded by a tokenizer of their parts each, which gives the ids of the whole one, and takes a millisecond.
+    The whole one is made once many texts, a long one or `make_whole` call for it. Threads may share it.
+
+    Args:
+        vocabulary: all tokens.
+        added: those that are found in a text before it is normalized; all of them are in the vocabulary, and no
+            merge makes them.
+        always: tokens that texts without these characters may have: bytes and the unknown token. No merge makes or
+            joins them.
+        make: a tokenizer with some of the tokens, and some of the added ones. Its normalizer replaces each character
+            by itself.
+
+    Attributes:
+        decoder: of the whole tokenizer, and of each other.
+    """
+
+    def __init__(
+        self,
+        vocabulary: ScoredVocabulary,
+        added: Sequence[AddedToken],
+        always: Collection[str],
+        make: Callable[[ScoredVocabulary, Sequence[AddedToken]], Tokenizer],
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._added = added
+        self._always = always
+        self._make = make
+        self._tokens = dict(zip(vocabulary.ids.values(), vocabulary.ids, strict=True))
+        empty = make(vocabulary.part(()), ())
+        self._normalizer, self.decoder = empty.normalizer, empty.decoder
+        self._lock = threading.Lock()
+        self._whole: Tokenizer | None = None
+        self._num_characters = 0  # encoded without the whole tokenizer
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
+        return self._for(text).encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
+        whole = self.make_whole()
+        found: list[Encoding] = whole.encode_batch(texts, add_special_tokens=add_special_tokens)
+        return found
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        special = self._special if skip_special_tokens else ()
+        tokens = (self._tokens.get(each) for each in token_ids if each not in special)
+        text: str = self.decoder.decode([token for token in tokens if token is not None])
+        return text
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._vocabulary.ids.get(token)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        return self._tokens.get(token_id)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self._vocabulary.ids)
+
+    def get_vocab_size(self) -> int:
+        return len(self._tokens)
+
+    def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
+        return {self._vocabulary.ids[token.content]: token for token in self._added}
+
+    def make_whole(self) -> Tokenizer:
+        """The whole tokenizer. The first call makes it, which takes a second and holds the GIL for half of it."""
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._make(self._vocabulary, self._added)
+            return self._whole
+
+    def make_partial(self, text: str) -> Tokenizer:
+        """A tokenizer that knows the tokens which this text can have."""
+        parts = _parts(self._normalizer.normalize_str(text), self._vocabulary.longest)
+        added = [token for token in self._added if token.content in text]
+        parts.update(self._always, (token.content for token in added))
+        return self._make(self._vocabulary.part(parts), added)
+
+    def _for(self, text: str) -> Tokenizer:
+        if self._whole is None:
+            self._num_characters += len(text)
+            if self._num_characters <= MAX_PARTIAL_CHARACTERS:
+                return self.make_partial(text)
+        return self.make_whole()
+
+    @property
+    def _special(self) -> set[int]:
+        return {each for each, token in self.get_added_tokens_decoder().items() if token.special}
+
+
+def whole_tokenizer(tokenizer: Tokenizer | ScoredTokenizer) -> Tokenizer:
+    """The library's tokenizer with all tokens, made if it must be."""
+    return tokenizer.make_whole() if isinstance(tokenizer, ScoredTokenizer) else tokenizer
+
+
+def _parts(text: str, longest: int) -> set[str]:
+    """All parts of a text of at most `longest` characters."""
+    return {
+        text[begin:end]
+        for begin in range(len(text))
+        for end in range(begin + 1, min(begin + longest, len(text)) + 1)
+    }
