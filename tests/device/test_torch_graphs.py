@@ -1,5 +1,8 @@
 """Decode steps as graphs, with a fake of graphs: the bits of steps without, few captures, and no memory taken later."""
 
+import contextlib
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pellucid.backends.torch.arithmetic import capped, ordered_sum, softmax
 from pellucid.backends.torch.backend import TorchBackend
 from pellucid.backends.torch.batch import TorchBatch
-from pellucid.backends.torch.graphs import StepArrays
+from pellucid.backends.torch.graphs import CudaGraphs, StepArrays
 from pellucid.backends.torch.memory import to_device, to_host
 from pellucid.backends.torch.ops import TorchOps
 from support.checkpoints import write_checkpoint
@@ -185,3 +188,39 @@ def test_a_bucket_takes_no_memory_after_its_first_step():
         (each.cpu().numpy() == wanted.astype(each.cpu().numpy().dtype)).all()
         for each, wanted in zip(arrays.tensors, contents, strict=True)
     )
+
+
+class DriverPool:
+    pass
+
+
+POOLS = weakref.WeakSet()
+
+
+class DriverGraph:
+    """A graph of a driver whose pools of memory live as long as a graph that has them."""
+
+    def pool(self):
+        return self.own
+
+    @staticmethod
+    @contextlib.contextmanager
+    def captured(graph, pool=None):
+        graph.own = DriverPool() if pool is None else pool
+        POOLS.add(graph.own)
+        yield
+
+
+def test_graphs_share_memory_until_the_last_one_is_gone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", DriverGraph)
+    monkeypatch.setattr(torch.cuda, "graph", DriverGraph.captured)
+    graphs = CudaGraphs()
+    living = [graphs.capture(lambda: None)[0] for _ in range(3)]
+    assert len(POOLS) == 1
+    del living[0]
+    living.append(graphs.capture(lambda: None)[0])
+    assert len(POOLS) == 1
+    gone = weakref.ref(living[0].pool())
+    living.clear()
+    assert gone() is None
+    graphs.capture(lambda: None)

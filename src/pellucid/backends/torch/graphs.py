@@ -69,13 +69,15 @@ class CudaGraphs:
     """Those of CUDA. They share memory, as one is replayed at a time."""
 
     def __init__(self) -> None:
-        self._pool: Any = None
+        # The shared memory is gone with the last graph, and CUDA refuses its name then.
+        self._living: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def capture(self, run: Callable[[], Results]) -> tuple[Graph, Results]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        pool = next((each.pool() for each in self._living), None)
+        with torch.cuda.graph(graph, pool=pool):
             results = run()
-        self._pool = graph.pool()
+        self._living.add(graph)
         return graph, results
 
 
