@@ -127,6 +127,13 @@ def test_of_equals_the_better_beam_and_the_better_candidate_come_first() -> None
     assert [(beam.parent, beam.token_ids) for beam in run.live] == [(0, (0, 0)), (0, (0, 1))]
 
 
+def test_a_beam_as_good_as_the_worst_that_is_finished_does_not_go_on() -> None:
+    params = BeamSearchParams(beam_width=1, max_tokens=9, length_penalty=0, early_stopping=False)
+    run = BeamSearch(params, EndRule(frozenset({7}), 9, "max_tokens"))
+    run.advance([[BeamCandidate(7, -1.0, -1.0), BeamCandidate(1, -1.0, -1.0)]])
+    assert run.done and len(run.live) == len(run.finished) == 1
+
+
 def test_both_sums_are_kept() -> None:
     run = BeamSearch(
         BeamSearchParams(beam_width=1, max_tokens=2), EndRule(frozenset(), 2, "max_tokens")

@@ -328,6 +328,19 @@ def test_a_plan_for_offloaded_blocks_that_are_gone_is_refused() -> None:
 
 # ---- why a prefix is not found
 
+def test_a_fork_that_differs_within_a_block_is_found_by_its_own_text() -> None:
+    manager = make_manager()
+    parent, child = make_request("p", 13), make_request("c", prompt=[*range(6), *range(50, 57)])
+    begin(manager, parent)
+    compute(manager, parent, 13)
+    child.num_computed_tokens = manager.fork(parent, child, 6)
+    compute(manager, child, 13)
+    end(manager, parent, child)
+    for number, request in enumerate((parent, child)):
+        again = make_request(f"{number}", prompt=request.prompt_token_ids)
+        assert begin(manager, again) == PrefixMatch(12, 0, None)
+
+
 OWN = {"caller": "own", "cache_salt": CacheSalt("first")}
 SALTED = {"cache_salt": CacheSalt("second")}
 DISABLED = PrefixMatch(0, 0, PrefixMiss(MissReason.DISABLED, 0))

@@ -308,5 +308,6 @@ class RequestQueues:
             assert (num_slots > 0) == (request.request_id in self._holders)
             assert 0 <= num_slots - request.num_computed_tokens < manager.block_size
         everyone = list(self)
+        assert self._holders.keys() <= {request.request_id for request in everyone}
         assert all(manager.num_blocks(r) == 0 for r in everyone if self.siblings.follows(r))
         assert len(set(everyone)) == len(everyone) == len(self)
