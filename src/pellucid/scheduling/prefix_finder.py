@@ -207,8 +207,7 @@ class PrefixFinder:
         states_at = (
             None if offload is None else offload.swapped.num_state_tokens(request.request_id)
         )
-        if states_at is not None and states_at >= request.num_tokens:
-            states_at = None
+        assert states_at is None or states_at < request.num_tokens
         last = self.num_matchable_blocks(request)
         if offload is not None:
             last = self._needs.num_blocks(max(max_tokens, states_at or 0))
