@@ -179,6 +179,18 @@ def test_priority_orders_the_requests_of_one_caller_alone() -> None:
     assert order == ["a1", "b1", "a0", "b0"]
 
 
+def test_nothing_is_counted_for_a_caller_that_is_alone() -> None:
+    scheduler = make_scheduler()
+    scheduler.add_request(make_request("a", 4, caller="own"))
+    step(scheduler)
+    assert scheduler._shares.virtual_time("own") == 0
+    scheduler.add_request(make_request("b", 4, max_tokens=1, caller="other"))
+    step(scheduler)
+    counted = scheduler._shares.virtual_time("own")
+    step(scheduler)
+    assert scheduler._shares.virtual_time("own") == counted > 0
+
+
 def test_a_caller_without_requests_is_forgotten() -> None:
     scheduler = make_scheduler()
     for number in range(50):

@@ -328,6 +328,18 @@ def test_a_plan_for_offloaded_blocks_that_are_gone_is_refused() -> None:
 
 # ---- why a prefix is not found
 
+
+def test_a_request_with_blocks_of_its_own_takes_the_quick_way() -> None:
+    manager = make_manager()
+    request = make_request("a", 5)
+    begin(manager, request)
+    compute(manager, request, 5)
+    tables = manager._tables_of(request)
+    assert [tables.is_writable(5, end) for end in (6, 8, 9)] == [True, True, False]
+    manager.fork(request, make_request("b", 5))
+    assert not tables.is_writable(5, 6)
+
+
 def test_a_fork_that_differs_within_a_block_is_found_by_its_own_text() -> None:
     manager = make_manager()
     parent, child = make_request("p", 13), make_request("c", prompt=[*range(6), *range(50, 57)])
@@ -339,6 +351,16 @@ def test_a_fork_that_differs_within_a_block_is_found_by_its_own_text() -> None:
     for number, request in enumerate((parent, child)):
         again = make_request(f"{number}", prompt=request.prompt_token_ids)
         assert begin(manager, again) == PrefixMatch(12, 0, None)
+
+
+def test_a_request_whose_blocks_are_in_memory_does_not_wait_for_what_others_read() -> None:
+    manager = make_manager(offload=Offload(max_read_blocks=1))
+    first = make_request("a", 9)
+    begin(manager, first)
+    compute(manager, first, 9)
+    assert manager.start_reading(make_request("b", prompt=[7] * 5)), "there is room for one block"
+    assert manager.start_reading(make_request("c", prompt=[8] * 5))
+    assert not manager.start_reading(make_request("d", 9))
 
 
 OWN = {"caller": "own", "cache_salt": CacheSalt("first")}

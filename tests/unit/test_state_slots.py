@@ -85,6 +85,7 @@ def test_a_fork_computes_again_where_no_slot_is_free_or_the_states_are_of_more_t
     manager = make_manager()
     parent = computed(manager, "a")
     assert manager.num_forkable(parent, 19) == 0
+    assert manager.num_forkable(parent, 20) == 20
     assert manager.num_forkable(parent, 25) == 20
 
 

@@ -211,26 +211,22 @@ class RequestTables:
 
     def num_needed(self, num_computed: int, num_tokens: int) -> int:
         """How many free blocks `allocate` takes."""
-        num_needed, written = 0, num_computed // self._needs.block_size
-        for table in self.by_group:  # no calls for a table that has its blocks
-            blocks = table.blocks
-            if len(blocks) * self._needs.block_size < num_tokens:
-                end = self.required_length(table, num_computed, num_tokens)
-                num_needed += max(0, end - len(blocks))
-            if written < len(blocks) and blocks[written].ref_count > 1:
-                num_needed += 1
+        num_needed = 0
+        for table in self.by_group:
+            end = self.required_length(table, num_computed, num_tokens)
+            num_needed += max(0, end - len(table)) + self.shares_next(table, num_computed)
         return num_needed
 
     # ---- blocks for new tokens
 
     def is_writable(self, num_computed: int, num_tokens: int) -> bool:
-        """Whether all blocks for positions `num_computed` .. `num_tokens` - 1 are there, the first of them without
+        """Whether all blocks for positions `num_computed` .. `num_tokens` - 1, at least one, are there, the first of them without
         other owners and not in the prefix index: most decodes find it so, at every step."""
         block_size = self._needs.block_size
         written = num_computed // block_size
         for table in self.by_group:
             blocks = table.blocks
-            if written >= len(blocks) or len(blocks) * block_size < num_tokens:
+            if len(blocks) * block_size < num_tokens:
                 return False
             if blocks[written].ref_count > 1 or blocks[written].key is not None:
                 return False

@@ -61,7 +61,7 @@ class Preemption:
 
         Args:
             num_missing: free blocks that its admission needs besides those there are.
-            num_seats: that are free.
+            num_seats: that are free; where none is, `can_get_seat`.
             num_reclaimable: how many blocks it could be given if a victim gave all of its own back.
         """
         claims = self._claims()
@@ -82,7 +82,7 @@ class Preemption:
                 num_seats += 1
             victims.append(victim)
             num_missing -= num_reclaimable(victim)
-        return victims if alone or (num_seats > 0 and num_missing <= 0) else None
+        return victims if alone or num_missing <= 0 else None
 
     def can_get_seat(self, request: Request) -> bool:
         """Whether a running request would give its seat to the first waiting one."""

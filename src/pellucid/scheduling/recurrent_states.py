@@ -239,7 +239,7 @@ class RecurrentStates:
         interval = self._snapshot_interval(request)
         diverges_at = self._of(request).diverges_at
         wanted = min(last, (start // interval + 1) * interval)
-        return (diverges_at if start < diverges_at < wanted else wanted) - start
+        return (min(diverges_at, wanted) if start < diverges_at else wanted) - start
 
     def take_snapshot(self, table: BlockTable) -> None:
         """Takes a snapshot of a request's states at the end of a full block: in its prompt where

@@ -211,7 +211,6 @@ class Request:
         prompt = self.prompt_token_ids[start:end]
         start, end = max(0, start - num_prompt_tokens), max(0, end - num_prompt_tokens)
         output = self.output_token_ids[start:end]
-        if end <= len(self.output_token_ids):
-            return [*prompt, *output]
-        start, end = max(0, start - len(self.output_token_ids)), end - len(self.output_token_ids)
+        num_output_tokens = len(self.output_token_ids)
+        start, end = max(0, start - num_output_tokens), max(0, end - num_output_tokens)
         return [*prompt, *output, *self.draft_token_ids[start:end]]
