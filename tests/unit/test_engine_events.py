@@ -212,6 +212,16 @@ def test_every_token_comes_with_the_logits_that_it_was_chosen_from() -> None:
             assert (token.itl_us is None) == (index == 0)
 
 
+def test_stat_comes_twice_a_second() -> None:
+    engine = fake_engine()
+    records = listen(engine, Level.STAT)
+    engine.add_request([1] * 4, SamplingParams(max_tokens=20, ignore_eos=True))
+    for _ in range(9):
+        engine.clock.now += 0.25
+        engine.step()
+    assert [stat.dur_us for stat in of_type(records, Stat)] == [500_000] * 4
+
+
 def test_stat_has_the_times_of_tokens_and_the_cost_of_events() -> None:
     engine = fake_engine(max_num_seqs=2)
     records = listen(engine, Level.STAT)

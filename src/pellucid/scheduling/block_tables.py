@@ -220,8 +220,8 @@ class RequestTables:
     # ---- blocks for new tokens
 
     def is_writable(self, num_computed: int, num_tokens: int) -> bool:
-        """Whether all blocks for positions `num_computed` .. `num_tokens` - 1, at least one, are there, the first of them without
-        other owners and not in the prefix index: most decodes find it so, at every step."""
+        """Whether all blocks for positions `num_computed` .. `num_tokens` - 1, at least one, are there, the first of
+        them without other owners and not in the prefix index: most decodes find it so, at every step."""
         block_size = self._needs.block_size
         written = num_computed // block_size
         for table in self.by_group:

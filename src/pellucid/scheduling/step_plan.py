@@ -36,7 +36,7 @@ class StepPlan:
         if num_scheduled_tokens > 1:  # most steps are decodes of one token each
             self.draft_budget -= scheduled.num_draft_tokens
             self.extra_logits -= scheduled.num_extra_logits
-        if len(scheduled.samplers) > 1:
+        if scheduled.samplers:
             self.num_reserved_seats += len(scheduled.samplers) - 1
 
     def introduce(self, request: Request) -> None:
