@@ -644,6 +644,44 @@ def test_operands_that_do_not_fit() -> None:
     assert [refusal(partial(call, add)) for add in OPERANDS] == REFUSALS.splitlines()
 
 
+# Each at a bound.
+ACCEPTED: list[Callable[[Program, int], object]] = [
+    lambda p, x: new_program(2**24).add_buffer(TOKENS, 2**28),
+    lambda p, x: p.rms_norm(TOKENS, (x, 0), ones(1), 0.0, 2**16, (x, 0)),
+    lambda p, x: p.rope(TOKENS, (x, 0), (x, 0), 1, 2, 2, (x, 0)),
+    lambda p, x: p.rotations(0, 2, 1.0, 0.0, 1, (x, 0)),
+    lambda p, x: p.store_kv(0, (x, 0), (x, 0), 2**16, 1),
+    lambda p, x: p.store_kv(0, (x, 0), (x, 0), 1, 512),
+    lambda p, x: attention(p, max_requests=1, max_seq_len=1),
+    lambda p, x: attention(p, max_seq_len=2**31 - 1, head_dim=8),
+    lambda p, x: attention(p, num_heads=2**16, num_kv_heads=2**16, head_dim=512),
+    lambda p, x: attention(p).paged_attention(TOKENS, 0, (x, 0), 1.0, 0, None, None, (x, 0)),
+    lambda p, x: convolution(p, (x, 0), ones(1), ones(1), num_channels=1),
+    lambda p, x: delta_net(p, (x, 0), key_dim=1),
+    lambda p, x: p.route(TOKENS, (x, 0), ones(1), 1, 1, "softmax", True, 1.0, (x, 0)),
+    lambda p, x: p.route(TOKENS, (x, 0), None, 1024, 1024, "softmax", True, 1.0, (x, 0)),
+    lambda p, x: ProgramExperts(p, 1, 1),
+    lambda p, x: ProgramExperts(p, 1024, 64),
+    lambda p, x: shaped(block_size=16),
+    lambda p, x: shaped(1, 1, 8, 0, block_size=2**16),
+    lambda p, x: shaped(4096, 1, 8, 0, num_blocks=1),
+    lambda p, x: shaped(1, 2**16, 8, 0, num_blocks=1),
+    lambda p, x: shaped(1, 1, 512, 2**31 - 1),
+    lambda p, x: shaped(num_slots=2**20, max_step_tokens=2**20),
+    lambda p, x: shaped().copy_block(0, 7),
+    lambda p, x: shaped(dtype="int4", num_slots=2).copy_slot(0, 1),
+    lambda p, x: drawn(num_prompt_tokens=0, top_k=0, sharpness=0.0, top_p=1e-9, typical_p=1e-9),
+    lambda p, x: POOL.resize(1),
+    lambda p, x: POOL.resize(2),
+]
+
+
+def test_sizes_at_their_bounds_are_taken() -> None:
+    for add in ACCEPTED:
+        program = new_program()
+        add(program, program.add_buffer(TOKENS, 2**16))
+
+
 def test_sizes_that_no_memory_has() -> None:
     for max_rows in (0, -1, 2**40):
         with pytest.raises(ValueError, match="max_rows="):

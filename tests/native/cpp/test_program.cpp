@@ -1,11 +1,15 @@
 // Program: the memory plan, phases on several threads, runs on the caller's thread alone. Under
 // ThreadSanitizer it shows that no barrier is missing.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -289,6 +293,31 @@ void weights_are_read_once_per_block() {
   check(kManyRows, 2 * 4);  // two blocks
 }
 
+// Its own thread holds the lock of the program.
+void a_process_forked_within_a_step_is_told() {
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(1), 4, 0);
+  const View x{program.add_buffer(RowSet::kTokens, 1)};
+  int status = -1;
+  program.add_row_phase("fork", RowSet::kTokens, {x.buffer}, [&](const Step& step, std::int64_t) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // ends a child that waits for ever
+      try {
+        program.run(step);
+      } catch (const std::runtime_error&) {
+        _exit(0);
+      }
+      _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+  });
+  program.finish();
+  Step step;
+  step.num_tokens = 1;
+  program.run(step);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 // A step that nobody filled in has no rows.
 void an_empty_step_runs_nothing() {
   Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(1), 4, 0);
@@ -323,6 +352,7 @@ int main() {
   buffers_keep_their_numbers();
   small_steps_run_on_one_thread();
   weights_are_read_once_per_block();
+  a_process_forked_within_a_step_is_told();
   an_empty_step_runs_nothing();
   std::printf("ok\n");
 }
