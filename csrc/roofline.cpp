@@ -46,13 +46,13 @@ using PeakKernel = std::int64_t (*)(std::int64_t num_rounds);
 
 double operations_per_second(ThreadPool& pool, PeakKernel kernel) {
   std::int64_t num_rounds = 1000;
-  double seconds = 0;
-  while (seconds < kSecondsPerRun) {
+  double seconds;
+  do {
     num_rounds *= 2;
     const double start = seconds_now();
     kernel(num_rounds);
     seconds = seconds_now() - start;
-  }
+  } while (seconds < kSecondsPerRun);
   const std::int64_t operations = pool.num_threads() * kernel(num_rounds);
   return static_cast<double>(operations) / fastest_run(pool, [&](int) { kernel(num_rounds); });
 }

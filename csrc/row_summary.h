@@ -22,8 +22,8 @@ struct RowQuestion {
 
 // Tokens, and the sum of their weights at the temperature, relative to the likeliest token's.
 struct KeptTokens {
-  std::int64_t count = 0;
-  double weight = 0.0;
+  std::int64_t count;
+  double weight;
 };
 
 struct RowSummary {

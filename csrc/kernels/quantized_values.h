@@ -63,8 +63,7 @@ struct QuantizedValues {
 
   // Prefetch steps of a block of rows per tile of keys.
   static std::int64_t num_steps(const KVView& kv, std::int64_t num_rows) {
-    const std::int64_t num_vectors = kv.padded_dim / S::kLanes;
-    return kTileQuads * (num_vectors / kVectors + num_vectors % kVectors) + num_rows;
+    return kTileQuads * (kv.padded_dim / (kVectors * S::kLanes)) + num_rows;
   }
 
   // Sums the probabilities, 2^(score - max), and the weighted values. Replaces `scores`
@@ -93,12 +92,8 @@ struct QuantizedValues {
         quantize_probabilities<kValueZero != 0>(num_strips, row, scales[g], packed.groups[r][g]);
       }
     }
-    std::int64_t d = 0;
-    for (; d + kVectors * S::kLanes <= kv.padded_dim; d += kVectors * S::kLanes) {
-      value_tile<kRows, kVectors>(kv, keys, packed, d, prefetcher, result.values);
-    }
-    for (; d < kv.padded_dim; d += S::kLanes) {
-      value_tile<kRows, 1>(kv, keys, packed, d, prefetcher, result.values);
+    for (std::int64_t d = 0; d < kv.padded_dim; d += kVectors * S::kLanes) {
+      value_tile<kRows>(kv, keys, packed, d, prefetcher, result.values);
     }
   }
 
@@ -122,20 +117,20 @@ struct QuantizedValues {
     }
   }
 
-  template <int kRows, int kTileVectors>
+  template <int kRows>
   static void value_tile(const KVView& kv, const KeyRange& keys, const Probabilities& packed,
                          std::int64_t d, TilePrefetcher& prefetcher, float* result) {
     const std::int64_t g = d / group_dims(kv);
-    typename S::F32 totals[kRows][kTileVectors];
+    typename S::F32 totals[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kTileVectors; ++v) totals[r][v] = S::zero();
+      for (int v = 0; v < kVectors; ++v) totals[r][v] = S::zero();
     }
     for (std::int64_t strip = 0; strip < keys.num_tiles; strip += kStripTiles) {
       const std::int64_t rest = keys.num_tiles - strip;
       const std::int64_t num_tiles = rest < kStripTiles ? rest : kStripTiles;
 #pragma GCC unroll 4
       for (int quad = 0; quad < kTileQuads; ++quad) {
-        typename S::I32 sums[kRows][kTileVectors];
+        typename S::I32 sums[kRows][kVectors];
         for (int r = 0; r < kRows; ++r) {
           std::int32_t start = 0;
           if constexpr (kValueZero != 0) {
@@ -143,39 +138,39 @@ struct QuantizedValues {
                 -kValueZero *
                 std::int64_t{packed.groups[r][g].sums[strip / kStripTiles][4 * quad]});
           }
-          for (int v = 0; v < kTileVectors; ++v) sums[r][v] = S::broadcast_i32(start);
+          for (int v = 0; v < kVectors; ++v) sums[r][v] = S::broadcast_i32(start);
         }
         for (std::int64_t t = strip; t < strip + num_tiles; ++t) {
           prefetcher.step();
-          add_value_products<kRows, kTileVectors>(
-              keys.tiles[t] + kv.value_offset + d * kCodeCellBytes, step_bytes(kv), quad,
-              packed.groups[0][g].codes + t * kTileTokens + quad * 4, sums);
+          add_value_products<kRows>(keys.tiles[t] + kv.value_offset + d * kCodeCellBytes,
+                                    step_bytes(kv), quad,
+                                    packed.groups[0][g].codes + t * kTileTokens + quad * 4, sums);
         }
         for (int r = 0; r < kRows; ++r) {
           const typename S::F32 scale =
               S::broadcast(packed.groups[r][g].scales[strip / kStripTiles][4 * quad]);
-          for (int v = 0; v < kTileVectors; ++v) {
+          for (int v = 0; v < kVectors; ++v) {
             totals[r][v] = S::fma(S::to_f32(sums[r][v]), scale, totals[r][v]);
           }
         }
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kTileVectors; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         S::store(result + r * kv.padded_dim + d + v * S::kLanes, totals[r][v]);
       }
     }
   }
 
   // Products with four tokens of a tile, the quad'th four.
-  template <int kRows, int kTileVectors>
+  template <int kRows>
   static inline __attribute__((always_inline)) void add_value_products(
       const std::uint8_t* values, std::int64_t step_bytes, int quad, const std::int8_t* codes,
-      typename S::I32 (&sums)[kRows][kTileVectors]) {
+      typename S::I32 (&sums)[kRows][kVectors]) {
     constexpr std::int64_t kCodesStride = kMaxGroups * std::int64_t{sizeof(ProbabilityCodes)};
-    typename S::Quads w[kTileVectors];
+    typename S::Quads w[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kTileVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       const std::uint8_t* const cells = values + v * S::kLanes * kCodeCellBytes;
       if constexpr (kBits == 8) {
         w[v] = S::load_quads(cells + quad * step_bytes);
@@ -188,7 +183,7 @@ struct QuantizedValues {
     for (int r = 0; r < kRows; ++r) {
       const typename S::Quads p = S::broadcast_quad(codes + r * kCodesStride);
 #pragma GCC unroll 8
-      for (int v = 0; v < kTileVectors; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         // One operand may have any sign, the other is never negative: with 8 bits the
         // probabilities, because scales of values are positive; with 4 bits the values.
         sums[r][v] = kBits == 8 ? S::template dot<8>(sums[r][v], p, w[v])

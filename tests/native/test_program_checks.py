@@ -336,6 +336,7 @@ OPERANDS: list[Callable[..., object]] = [
     lambda p, x, r: attention(p).paged_attention(TOKENS, -1, x(0), 1.0, None, None, None, x(0)),
     lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(1), 1.0, None, None, None, x(0)),
     lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, -1, None, None, x(0)),
+    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, None, None, None, x(1)),
     lambda p, x, r: attention(p, num_kv_heads=0),
     lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
     lambda p, x, r: attention(p, head_dim=12),
@@ -436,6 +437,7 @@ x: buffer 0 has 32 columns, not 32 from 1 on
 layer=-1: must be 0 or more
 q: buffer 0 has 32 columns, not 32 from 1 on
 sliding_window=-1: must be positive
+y: buffer 0 has 32 columns, not 32 from 1 on
 num_heads=2: must be a multiple of num_kv_heads=0, at most 65536
 num_heads=3: must be a multiple of num_kv_heads=2, at most 65536
 head_dim=12: allowed are multiples of 8, at most 512

@@ -172,12 +172,15 @@ void forked_process_is_told() {
   ThreadPool pool(2);
   const pid_t child = fork();
   if (child == 0) {
-    try {
-      pool.run([](Worker&) {});
-    } catch (const std::runtime_error&) {
-      _exit(0);
+    int num_told = 0;
+    for (const bool is_alone : {false, true}) {
+      try {
+        is_alone ? pool.run_alone([](Worker&) {}) : pool.run([](Worker&) {});
+      } catch (const std::runtime_error&) {
+        ++num_told;
+      }
     }
-    _exit(1);
+    _exit(num_told == 2 ? 0 : 1);
   }
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child);
