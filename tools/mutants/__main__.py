@@ -35,6 +35,11 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+def _words(path: str) -> set[str]:
+    """Their beginnings: `quantize` is `quantizing`."""
+    return {it[:5] for it in re.split(r"\W|_", path)}
+
+
 @functools.cache
 def _imports(test_file: str, path: str) -> bool:
     """Whether a file of tests imports a source."""
@@ -89,21 +94,22 @@ class CoveringTests:
         tests |= {it for it in collected if file_of(it) in files}
         return self.in_order(path, tests & collected), "" in contexts
 
-    def in_order(self, path: str, tests: set[str]) -> list[str]:
+    def in_order(self, path: str, tests: set[str], is_known: bool = True) -> list[str]:
         """As many as their time allows: first some of each file, and of each function of the files whose names have
-        words of the path. What is drawn for the same function rarely notices more.
+        words of the path, or of all where it is not known whether they run the line. What is drawn for the same
+        function rarely notices more.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
-        words = set(re.split(r"\W|_", path.removeprefix("src/pellucid/")))
+        words = _words(path.removeprefix("src/pellucid/"))
         seen, place, early = Counter[str](), dict[str, tuple[int, float, str]](), set[str]()
         for test in sorted(tests, key=lambda it: (cost[it], it)):
             file, function = file_of(test), test.partition("[")[0]
-            shared = len(words.intersection(Path(file).stem.split("_")))
+            shared = len(words & _words(Path(file).stem))
             place.setdefault(file, (-shared, cost[test], file))
-            if seen[file] < NUM_FIRST or (shared and seen[function] < NUM_FIRST):
+            if seen[file] < NUM_FIRST or ((shared or not is_known) and seen[function] < NUM_FIRST):
                 early.add(test)
             seen.update((file, function))
-        order = sorted(tests, key=lambda it: (it not in early, cost[it], it))
+        order = sorted(tests, key=lambda it: (it not in early, place[file_of(it)][0], cost[it], it))
         until = itertools.accumulate(self.seconds[it] + 0.01 for it in order)
         taken = [it for it, spent in zip(order, until, strict=True) if spent < self._max_seconds]
         # Those of a file share what they set up.
@@ -149,7 +155,8 @@ def try_changes(
             num_tests = len(tests)
         else:
             assert native
-            tests = covering.in_order(path, {it for it in trials.tests if "tests/native" in it})
+            native_tests = {it for it in trials.tests if "tests/native" in it}
+            tests = covering.in_order(path, native_tests, is_known=False)
             who, num_tests = native.who_notices(path, changed, tests)
             if not num_tests:
                 continue
