@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +23,10 @@ from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
+from support.scripted_model import scripted_engine
 from support.step_gate import StepGate
 
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
 
 
@@ -282,8 +286,17 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     assert "secret" not in path.read_text()
 
 
-def test_a_silent_stream_gets_signs_of_life() -> None:
-    with running_server(fake_engine(), keepalive_seconds=0.05) as server:
+@pytest.mark.parametrize(
+    ("path", "fields", "sign"),
+    [
+        ("/v1/completions", {"prompt": "Hi"}, rb": keepalive\n\n"),
+        ("/v1/messages", CHAT, rb'event: ping\ndata: \{"type":"ping"\}\n\n'),
+        ("/v1/responses", {"input": "Hi"}, rb"event: response.in_progress\ndata: \{"),
+        ("/api/chat", CHAT, rb'\{"model":"tested",.*"content":""\},"done":false\}\n'),
+    ],
+)
+def test_a_silent_stream_gets_signs_of_life(path: str, fields: dict[str, Any], sign: bytes) -> None:
+    with running_server(scripted_engine("Yes."), keepalive_seconds=0.05) as server:
         go_on = threading.Event()
         original = server.engine.step
 
@@ -292,13 +305,16 @@ def test_a_silent_stream_gets_signs_of_life() -> None:
             return original()
 
         server.engine.step = late  # type: ignore[method-assign]
-        with server.open_call("/v1/completions", {**LONG, "stream": True}) as connection:
+        body = {"model": "tested", "max_tokens": 9, "stream": True, **fields}
+        with server.open_call(path, body) as connection:
             received = b""
-            while received.count(b": keepalive\n\n") < 3:
-                received += connection.recv(4096)
+            while len(re.findall(sign, received)) < 3:
+                received += (new := connection.recv(4096))
+                assert new, received
             go_on.set()
-            while b"[DONE]" not in received:
-                received += connection.recv(65536)
+            while b"\r\n0\r\n\r\n" not in received:  # its end
+                received += (new := connection.recv(65536))
+                assert new, received
 
 
 SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--max-num-seqs", "1"]

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import ollama
+import openai
 import pytest
 
 from support.http_server import TIMEOUT, HttpReply, RunningServer, running_server
@@ -69,6 +71,38 @@ def test_a_cancelled_answer(server: RunningServer, path: str, stream: bool) -> N
         assert ending["stop_reason"] == "pause_turn"
     else:
         assert (ending["finish_reason"], ending["stop_reason"]) == ("length", "cancelled")
+
+
+def test_an_answer_that_fails_while_it_streams() -> None:
+    with running_server(scripted_engine("It is 19.")) as server:
+        decoder: Any = server.engine.model.decoder
+        forward, third = decoder.forward, decoder.token_ids[2]
+
+        def failing(batch: Any, kv_cache: Any) -> Any:
+            logits = forward(batch, kv_cache)
+            logits[logits[:, third] > 0] = float("nan")
+            return logits
+
+        decoder.forward = failing
+        message = "the request failed: "
+        with (
+            ollama.Client(server.url) as client,
+            pytest.raises(ollama.ResponseError, match=message),
+        ):
+            list(client.chat("tested", QUESTION, stream=True))
+        with (
+            anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as anthropics,
+            pytest.raises(anthropic.APIStatusError, match=message) as caught,
+        ):
+            list(anthropics.messages.create(model="tested", stream=True, **BODIES["/v1/messages"]))
+        error: Any = caught.value.body
+        assert error["error"]["type"] == "api_error" and len(error["request_id"]) == 24
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openais:
+            last = list(openais.responses.create(input=QUESTION, model="tested", stream=True))[-1]
+        assert last.type == "response.failed" and last.response.status == "failed"
+        assert last.response.error is not None and last.response.error.message.startswith(message)
+        assert last.response.error.code == "generation_failed"
+        server.wait_until_idle()
 
 
 @pytest.mark.parametrize("stream", [False, True])
