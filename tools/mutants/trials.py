@@ -5,6 +5,7 @@ import contextlib
 import gc
 import itertools
 import os
+import resource
 import signal
 import sys
 from collections import Counter, defaultdict
@@ -16,6 +17,7 @@ import pytest
 
 QUIET = ["-qx", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+MAX_BYTES = 6 << 30  # of memory: a loop without an end may fill it sooner than its time is up
 UNDER_WAY = Path("under_way")  # what the forked process does
 
 
@@ -100,6 +102,7 @@ class Trials:
             status = 1
             try:
                 os.setsid()
+                resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
                 self._work = None
                 self._limit(90)
                 status = self._run_anew(tests) if on_import else self._run(tests, path, changed)
