@@ -6,6 +6,7 @@ import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.engine.kv_divergence import measure_divergence
+from pellucid.observing.events import BlockOps, EventRecord, Step
 from pellucid.server.page import compare_routes
 from support.http_server import RunningServer
 
@@ -38,6 +39,17 @@ def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:
     assert [event["n_tok"] for event in own] == list(range(1, 25))
     assert [event["t_us"] for event in own] == sorted(event["t_us"] for event in own)
     assert sum(event["step_us"] for event in own) == cached["runs_us"][0]
+
+
+def test_an_arm_adds_up_its_steps_without_the_time_between_them() -> None:
+    totals = compare_routes.ArmTotals()
+    batch = (("a", 3, 9), ("b", 1, 4))
+    step = Step("decode", batch, 64, 1, 20, 300, 4000, 50_000, 7, 100, 20, 3)
+    for event in (step, BlockOps((), 3, 0, 5, 0), step, BlockOps((), 2, 0, 6, 0)):
+        totals.take(EventRecord(0, 0, 0, event), block_bytes=10)
+    assert (totals.pass_tok, totals.flops, totals.moved_bytes) == (8, 14, 246)
+    assert (totals.step_us, totals.t_us) == (4321, 2 * 4321)
+    assert (totals.kv_step_bytes, totals.kv_peak_bytes) == (20, 30)
 
 
 def test_arms_run_in_turn_and_the_end_has_their_medians(server: RunningServer) -> None:

@@ -116,6 +116,28 @@ def test_a_full_context_ends_a_message_in_anthropics_words(
     assert last_of(limited, "/v1/messages")["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "limit"),
+    [
+        ("/v1/completions", {"prompt": [[5] * 3, [5] * 56]}, "max_tokens=201: at most 200 tokens"),
+        ("/v1/messages", {"messages": QUESTION}, "max_tokens=1000: at most "),
+        ("/v1/responses", {"input": QUESTION}, "max_output_tokens=1000: at most "),
+        ("/api/chat", {"messages": QUESTION}, "options.num_predict=1000: at most "),
+    ],
+)
+def test_a_limit_that_the_context_does_not_hold_is_said(
+    server: RunningServer, path: str, fields: dict[str, Any], limit: str
+) -> None:
+    name, number = limit.split(":")[0].split("=")
+    for wanted in (int(number), 200):
+        given: Any = {name: wanted}
+        if name.startswith("options"):
+            given = {"model": "tested", "stream": False, "options": {"num_predict": wanted}}
+        warnings = server.post(path, {**fields, **given}).headers.get("x-pellucid-warnings", "")
+        assert (limit in warnings) is (wanted != 200)
+        assert ("fit into the context behind the prompt" in warnings) is (wanted != 200)
+
+
 def test_thinking_has_a_signature(server: RunningServer) -> None:
     """Clients send thinking without a signature never back."""
     body = {"messages": QUESTION, "max_tokens": 100}
