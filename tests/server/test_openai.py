@@ -146,11 +146,15 @@ def test_echo_without_an_answer(server: RunningServer) -> None:
     assert choice["token_ids"] == []
     assert reply["usage"]["completion_tokens"] == 0
     assert len(choice["logprobs"]["tokens"]) == reply["usage"]["prompt_tokens"]
-    offsets = choice["logprobs"]["text_offset"]
-    tokens = choice["logprobs"]["tokens"]
-    assert [
-        CAPITAL[at:].startswith(token) for at, token in zip(offsets[1:], tokens[1:], strict=True)
-    ]
+    token_ids = bundled_model().tokenizer.encode(CAPITAL)
+    special = {**body, "prompt": token_ids, "skip_special_tokens": False}
+    with_special = server.post("/v1/completions", special).json
+    (other,) = with_special["choices"]
+    assert other["text"] == "<|begin|>" + CAPITAL
+    for each in (choice, other):
+        offsets, tokens = each["logprobs"]["text_offset"], each["logprobs"]["tokens"]
+        places = zip(offsets[1:], tokens[1:], strict=True)
+        assert all(each["text"].startswith(token, at) for at, token in places)
     streamed = server.post("/v1/completions", {**body, "stream": True}).events
     assert streamed[0]["choices"] == reply["choices"] and streamed[1:] == ["[DONE]"]
     refused = server.post("/v1/completions", {"prompt": CAPITAL, "max_tokens": 0})
