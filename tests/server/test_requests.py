@@ -162,9 +162,19 @@ def test_the_first_in_the_queue_waits_for_what_it_lacks(
             server.wait_until(lambda: gate.num_left == 0, "a step")
             gate.let(1)
         server.wait_until(lambda: gate.num_left == 0, "a step that cannot admit it")
-        waiting = [each for each in server.get("/v1/requests").json["data"] if each["waits"]]
+        requests: dict[str, Any] = {}
+
+        def has_tokens() -> bool:
+            requests.update(
+                (each["state"], each) for each in server.get("/v1/requests").json["data"]
+            )
+            return bool(requests["running"]["output_tokens"])
+
+        server.wait_until(has_tokens, "a token of the first request")
+        waiting = requests["waiting"]
         gate.open()
-    assert [(each["queue_position"], each["waits"]["cause"]) for each in waiting] == [(0, cause)]
+    assert waiting["output_tokens"] == 0
+    assert (waiting["queue_position"], waiting["waits"]["cause"]) == (0, cause)
 
 
 def test_a_request_that_comes_after_a_line_is_behind_it() -> None:

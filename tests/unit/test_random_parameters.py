@@ -11,12 +11,14 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.loading.random_parameters import RandomParameters
 from support.recording_backend import RecordingBackend
 
-ROWS, COLUMNS = 300, 203  # odd: the last byte of a row of 4-bit codes is half empty
+ROWS, COLUMNS = 300, 207  # odd: the last byte of a row of 4-bit codes is half empty
 
 
-def made(weight_format: IntegerFormat | None, name: str = "a", bias: bool = False) -> list[Any]:
+def made(
+    weight_format: IntegerFormat | None, name: str = "a", bias: bool = False, columns: int = COLUMNS
+) -> list[Any]:
     backend = RecordingBackend()
-    RandomParameters(backend.weights, weight_format).matrix(name, ROWS, COLUMNS, bias)
+    RandomParameters(backend.weights, weight_format).matrix(name, ROWS, columns, bias)
     return backend.arrays
 
 
@@ -42,6 +44,7 @@ def test_codes_stand_for_weights_of_that_size(weight_format: IntegerFormat) -> N
         assert matrix.codes.min() == -127
     else:
         assert (matrix.codes[:, -1] >> 4 == 0).all()
+        assert (made(weight_format, columns=208)[0].codes[:, -1] >> 4).any()
 
 
 def test_a_weight_follows_from_its_name() -> None:
