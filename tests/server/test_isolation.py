@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pellucid.server import request_records
+from pellucid.server.config import Limits
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
@@ -161,8 +162,11 @@ def texts_of(frames: bytes) -> str:
     return "".join(re.findall(r'"text":"(.*?)"', frames.decode()))
 
 
-def test_calls_of_another_key_make_no_call_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_records, "MAX_RECORDS", 2)
+@pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 2), ("MAX_TOKENS", 2 * 4 * 3)])
+def test_calls_of_another_key_make_no_call_forgotten(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(request_records, limit, most)
     with running_server(fake_engine(), api_keys=KEYS) as server:
         body = {"prompt": [1, 2, 3], "max_tokens": 1}
         own = [call(server, USER_KEY, "/v1/completions", body).json["id"] for _ in range(3)]
@@ -170,6 +174,23 @@ def test_calls_of_another_key_make_no_call_forgotten(monkeypatch: pytest.MonkeyP
             call(server, OTHER_KEY, "/v1/completions", body)
         statuses = [call(server, USER_KEY, f"/v1/explain/{each}").status for each in own]
         assert statuses == [404, 200, 200]
+
+
+def test_a_refusal_does_not_tell_how_many_places_another_key_holds() -> None:
+    limits = Limits(max_unfinished_completions=8)
+    engine = fake_engine()
+    with running_server(engine, api_keys=KEYS, isolate_keys=True, limits=limits) as server:
+        gate = StepGate(engine)
+        body = {"prompt": [1, 2, 3], "max_tokens": 5}
+        alone = call(server, USER_KEY, "/v1/completions", {**body, "n": 8})
+        with server.open_call("/v1/completions", body, **{"x-api-key": OTHER_KEY}) as connection:
+            server.wait_until(lambda: server.service.under_way, "the other call")
+            beside = call(server, USER_KEY, "/v1/completions", {**body, "n": 8})
+            gate.open()
+            received_until(connection, b"usage")
+        server.wait_until_idle()
+    assert (alone.status, alone.json) == (beside.status, beside.json)
+    assert alone.status == 429
 
 
 @pytest.mark.parametrize("isolates", [False, True])
