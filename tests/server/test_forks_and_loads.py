@@ -72,6 +72,12 @@ def bundled() -> Any:
         yield server
 
 
+def explains(server: RunningServer, event: Any) -> bool:
+    """Whether the name of a request in a frame is that of a completion that the server remembers."""
+    found = server.get(f"/v1/explain/{event['req'].partition('/')[0]}").json
+    return event["req"] in found.get("completions", ())
+
+
 def test_a_finished_request_is_continued_from_any_position(bundled: RunningServer) -> None:
     body = {**BODY, "prompt": "Once upon a time, " * 10, "return_token_ids": True}
     reply = bundled.post("/v1/completions", body).json
@@ -82,7 +88,7 @@ def test_a_finished_request_is_continued_from_any_position(bundled: RunningServe
     asked = {"req": reply["id"], "position": position, "token_id": other, "max_tokens": 12}
     begin, *tokens, end = bundled.post("/v1/page/fork", asked).events
     assert (begin["ev"], begin["pos"], begin["id"]) == ("fork", position, other)
-    assert end["ev"] == "fork.end" and end["n_tok"] == 12
+    assert end["ev"] == "fork.end" and end["n_tok"] == 12 and explains(bundled, end)
     assert end["cached_tok"] == position // 32 * 32
     ids = [token_id for event in tokens for token_id in event["ids"]]
     again = {
@@ -118,7 +124,7 @@ def test_a_load_in_both_disciplines_on_the_same_arrivals(bundled: RunningServer)
     for discipline in ("continuous", "static"):
         reply = bundled.post("/v1/load", {**body, "discipline": discipline})
         begin, *events, end = reply.events
-        assert end["ev"] == "load.end", end
+        assert end["ev"] == "load.end" and explains(bundled, events[-1]), end
         assert (end["completed"], end["failures"], end["good"]) == (8, {}, 8)
         assert end["output_tok"] == sum(
             request["num_output_tokens"] for request in begin["requests"]

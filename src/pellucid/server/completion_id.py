@@ -19,7 +19,7 @@ class CompletionId:
     """
 
     call_id: str
-    prompt_index: int = 0
+    prompt_index: int
     index: int | None = None
 
     @classmethod

@@ -53,7 +53,7 @@ class ForkRoutes(Handlers):
         )
         request = GenerationRequest([prompt], params, continues=(str(parent.id), body.position))
         generation = await self.service.start(request, call)
-        about = {"req": str(CompletionId(generation.id, index=0))}
+        about = {"req": str(CompletionId(generation.id, 0, 0))}
         events = self._events(generation, body, str(parent.id))
         return GeneratedReply(event_frames(about, "fork.failed", events))
 

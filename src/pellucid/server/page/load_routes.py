@@ -162,7 +162,7 @@ class _Load:
         num_tokens, failure, message = 0, "aborted", "the load was ended"
         async with AsyncExitStack() as resources:
             call = replace(self._call, request_id=secrets.token_hex(12), resources=resources)
-            name = str(CompletionId(call.request_id, index=0))
+            name = str(CompletionId(call.request_id, 0, 0))
 
             def report(state: str, **facts: Any) -> None:
                 self._emit(
