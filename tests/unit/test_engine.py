@@ -70,6 +70,16 @@ def find_seed_of_end(prompt: str) -> int:
     raise AssertionError
 
 
+@pytest.mark.parametrize(("min_tokens", "stops"), [(4, True), (5, False)])
+def test_a_stop_string_that_ends_with_the_last_of_min_tokens_is_none(
+    min_tokens: int, stops: bool
+) -> None:
+    params = {"temperature": 0, "max_tokens": 9, "ignore_eos": True, "min_tokens": min_tokens}
+    stop = FakeTokenizer().decode(greedy([3, 1, 4], 5))
+    output = complete(fake_engine(), [3, 1, 4], stop=[stop[-1:]], **params)
+    assert (len(output.outputs[0].token_ids) == 5) == stops
+
+
 def test_the_end_token_stops_and_is_not_shown() -> None:
     seed = find_seed_of_end("hello")
     params = {"seed": seed, "max_tokens": 20, "temperature": 2.0}

@@ -29,6 +29,7 @@ def test_swap_space_is_bytes(swap_space: object) -> None:
 def test_swap_space_for_less_than_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"swap_space=3: must hold a block of \d+ bytes"):
         fake_engine(swap_space=3)
+    assert fake_engine(swap_space=16, block_size=16).memory_plan.bytes_per_block == 16
 
 
 def test_a_closed_engine_leaves_no_file_open() -> None:

@@ -423,9 +423,12 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
 
 def test_a_bound_below_one_block_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=rf"prefix_cache_bytes=9: must hold a block of {FORMAT.file_bytes} bytes"
+        ValueError, match=rf"prefix_cache_bytes=\d+: must hold a block of {FORMAT.file_bytes} bytes"
     ):
-        Store(tmp_path, max_bytes=9)
+        Store(tmp_path, max_bytes=FORMAT.file_bytes - 1)
+    store = Store(tmp_path, max_bytes=FORMAT.file_bytes)
+    store.put(1)
+    assert store.holds(1)
 
 
 def test_a_disk_that_fails_ends_saving_and_is_said_once(

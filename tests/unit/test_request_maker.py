@@ -54,6 +54,12 @@ def test_a_bad_salt_is_refused(salt: object, message: str) -> None:
         salt_of(salt)
 
 
+def test_the_first_and_the_last_token_and_the_longest_salt_may_be_sent() -> None:
+    encoded = maker().encode([0, VOCAB_SIZE - 1], FakeClock())
+    assert encoded.token_ids == (0, VOCAB_SIZE - 1)
+    assert maker().salt("x" * 256, 2).own == "x" * 256
+
+
 def test_only_the_same_salt_shares_blocks() -> None:
     engine = fake_engine(block_size=16)
     cached = []

@@ -172,6 +172,10 @@ def test_min_p_keeps_a_share_of_the_top(share: float, expected: list[int]) -> No
     assert support(make_row(min_p=share)) == expected
 
 
+def test_no_share_is_so_small_that_a_weight_of_zero_has_it() -> None:
+    assert support(make_row(min_p=1e-37), np.array([0.0, -60.0, -1000.0])) == [0, 1]
+
+
 def test_typical_p_can_drop_the_most_likely_token() -> None:
     # Entropy 1.875 bits; surprises of 1, 2, 3, 4, 4 bits are 0.875, 0.125, 1.125, 2.125, 2.125 away.
     assert support(make_row(typical_p=0.2)) == [0]
