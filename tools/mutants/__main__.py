@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,20 +88,24 @@ class CoveringTests:
         if contexts == {""}:
             contexts = {"", *itertools.chain(*self._by_text(path).values())}
         tests = {it.rpartition("|")[0] for it in contexts - {""}}
-        files = {file_of(it) for it in tests} & self._changed
+        files, importers = set(map(file_of, tests)), set[str]()
         if "" in contexts:  # whoever imports a constant may compare it, and run no line
-            files |= {file for file in map(file_of, collected) if _imports(file, path)}
-        tests |= {it for it in collected if file_of(it) in files}
-        return self.in_order(path, tests & collected), "" in contexts
+            importers = {it for it in map(file_of, collected) if _imports(it, path)} - files
+        changed = {it for it in collected if file_of(it) in files & self._changed}
+        comparing = {it for it in collected if file_of(it) in importers}
+        tests = (tests | changed | comparing) & collected
+        return self.in_order(path, tests, first=comparing), "" in contexts
 
-    def in_order(self, path: str, tests: set[str], is_known: bool = True) -> list[str]:
+    def in_order(
+        self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
+    ) -> list[str]:
         """As many as their time allows: first some of each file, and of each function of the files whose names have
         words of the path, or of all where it is not known whether they run the line. What is drawn for the same
         function rarely notices more.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
         words = _words(path.removeprefix("src/pellucid/"))
-        seen, place, early = Counter[str](), dict[str, tuple[int, float, str]](), set[str]()
+        seen, place, early = Counter[str](), dict[str, tuple[int, float, str]](), set(first)
         for test in sorted(tests, key=lambda it: (cost[it], it)):
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem))
