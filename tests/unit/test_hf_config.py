@@ -513,6 +513,16 @@ def test_sizes_that_a_text_config_leaves_out(tmp_path: Path) -> None:
     assert fact(model, "mlp.intermediate_size") == 9216
 
 
+def test_older_names_of_lfm2_and_its_adjusted_width(tmp_path: Path) -> None:
+    named = read(tmp_path, "lfm2", intermediate_size=48, tie_word_embeddings=False)
+    older = {"block_ff_dim": 48, "tie_embedding": False}
+    assert named == read(tmp_path, "lfm2", **older, intermediate_size=7)
+    for multiplier, width in ((None, 32), (1.5, 50), (1.6, 60)):
+        adjusts = {"block_auto_adjust_ff_dim": True, "block_multiple_of": 10}
+        model = read(tmp_path, "lfm2", **older, **adjusts, block_ffn_dim_multiplier=multiplier)
+        assert fact(model, "mlp.intermediate_size") == width
+
+
 def test_zero_means_none(tmp_path: Path) -> None:
     """As Devstral 2 was published."""
     rope = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0}
