@@ -34,13 +34,13 @@ def test_views_of_files_are_told_from_other_arrays(tmp_path, weight):
     assert not is_mapped(np.frombuffer(b"12345678", np.float32))
 
 
-def check(on_file, at_once):
-    """Makes the same matrix of both and multiplies with it."""
+def check(on_file, at_once, num_bytes):
+    """Makes the same matrix of both and multiplies with it; `num_bytes` of files."""
     x = np.random.default_rng(2).standard_normal((3, SHAPE[1]), np.float32)
     plain, ahead = CpuBackend(2), CpuBackend(2)
     ahead.weights.expect(1 << 20)
     handles = [ahead.weights.matrix(on_file) for _ in range(5)]
-    assert ahead.weights.waiting_bytes > 0  # so few are left to those who help
+    assert ahead.weights.waiting_bytes == 5 * num_bytes  # so few are left to those who help
     while ahead.weights.read() > 0:
         pass
     expected = plain.ops.linear(x, plain.weights.matrix(at_once))
@@ -51,14 +51,15 @@ def check(on_file, at_once):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_floats(tmp_path, weight, dtype):
     weight = weight.astype(dtype)
-    check(mapped(tmp_path / "weight", weight), weight)
+    check(mapped(tmp_path / "weight", weight), weight, weight.nbytes)
 
 
 @pytest.mark.parametrize("name", ["int8", "int8-channel", "int4", "int4-g128-zp"])
 def test_integers(tmp_path, weight, name):
     matrix = quantize_matrix(weight, FORMATS[name])
     arrays = {part: mapped(tmp_path / part, array) for part, array in matrix.arrays.items()}
-    check(QuantizedMatrix(matrix.format, matrix.num_inputs, **arrays), matrix)
+    num_bytes = sum(array.nbytes for array in arrays.values())
+    check(QuantizedMatrix(matrix.format, matrix.num_inputs, **arrays), matrix, num_bytes)
 
 
 def test_other_arrays_are_packed_at_once(weight):

@@ -100,8 +100,8 @@ class CoveringTests:
         self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
     ) -> list[str]:
         """As many as their time allows: first some of each file, and of each function of the files whose names have
-        words of the path, or of all where it is not known whether they run the line. What is drawn for the same
-        function rarely notices more.
+        words of the path. What is drawn for the same function rarely notices more. Where it is not known whether they
+        run the line: all of these files, and some of each function.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
         words = _words(path.removeprefix("src/pellucid/"))
@@ -110,7 +110,12 @@ class CoveringTests:
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem))
             place.setdefault(file, (-shared, cost[test], file))
-            if seen[file] < NUM_FIRST or ((shared or not is_known) and seen[function] < NUM_FIRST):
+            is_named, is_one_of_few = shared > 0, seen[function] < NUM_FIRST
+            if is_known:
+                is_early = seen[file] < NUM_FIRST or (is_named and is_one_of_few)
+            else:
+                is_early = is_named or is_one_of_few
+            if is_early:
                 early.add(test)
             seen.update((file, function))
         order = sorted(tests, key=lambda it: (it not in early, place[file_of(it)][0], cost[it], it))
