@@ -110,12 +110,9 @@ class CoveringTests:
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem))
             place.setdefault(file, (-shared, cost[test], file))
-            is_named, is_one_of_few = shared > 0, seen[function] < NUM_FIRST
-            if is_known:
-                is_early = seen[file] < NUM_FIRST or (is_named and is_one_of_few)
-            else:
-                is_early = is_named or is_one_of_few
-            if is_early:
+            is_few = seen[function] < NUM_FIRST
+            is_of_known = seen[file] < NUM_FIRST or (shared > 0 and is_few)
+            if is_of_known if is_known else shared or is_few:
                 early.add(test)
             seen.update((file, function))
         order = sorted(tests, key=lambda it: (it not in early, place[file_of(it)][0], cost[it], it))
