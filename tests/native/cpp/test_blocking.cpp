@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "kernels/linear_tiles.h"
 #include "kernels/tile_prefetcher.h"
+#include "linear.h"
 #include "weight_prefetcher.h"
 
 namespace {
@@ -210,6 +211,28 @@ void one_row_reads_several_streams() {
   }
 }
 
+// Panels that a thread takes at a time, in a step of many rows and of few; memory for 1 and 2 rows.
+void pieces_and_memory_follow_the_sizes_of_weights() {
+  struct Case {
+    Format format;
+    std::int64_t num_inputs, of_many_rows, of_few_rows;
+    std::size_t bytes_of_row, bytes_of_two;
+  };
+  for (const Case& own : {Case{Format::kF32, 32, 16, 16, 576, 1152},
+                          {Format::kF32, 1000, 1, 4, 4160, 8320},
+                          {Format::kF32, 20000, 1, 1, 80448, 160896},
+                          {Format::kBF16, 1000, 1, 4, 2112, 4224},
+                          {Format::kInt8Channel, 1000, 1, 4, 1092, 2184},
+                          {Format::kInt8, 4096, 1, 3, 5188, 10376},
+                          {Format::kInt4, 4096, 1, 4, 5188, 10376}}) {
+    const PackedMatrix w(own.format, 1000, own.num_inputs);
+    CHECK(panels_per_grab(w) == own.of_many_rows);
+    CHECK(panels_per_grab_of_few_rows(w) == own.of_few_rows);
+    CHECK(linear_scratch_bytes(w, 1) == own.bytes_of_row);
+    CHECK(linear_scratch_bytes(w, 2) == own.bytes_of_two);
+  }
+}
+
 // What a machine's peak is computed from.
 void peaks_count_their_operations() {
   for (const KernelTable* kernels : supported_kernel_tables()) {
@@ -223,6 +246,7 @@ void peaks_count_their_operations() {
 }  // namespace
 
 int main() {
+  pieces_and_memory_follow_the_sizes_of_weights();
   peaks_count_their_operations();
   streams_are_prefetched_evenly();
   tiles_are_prefetched_evenly();
