@@ -188,10 +188,11 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
 # ---- swap file
 
 
-def preempted(num_swap_slots: int):
+def preempted(num_swap_slots: int, num_snapshots: int = 0):
     """A manager, and a request of 60 tokens that has given its blocks and states back."""
     offload = Offload(num_swap_slots, blocks_per_state=2)
-    manager = KVCacheManager(BlockPool(8), 16, False, offload, state_pool=StatePool(2))
+    states = StatePool(2, num_snapshots)
+    manager = KVCacheManager(BlockPool(8), 16, bool(num_snapshots), offload, state_pool=states)
     request = computed(manager, "a", 60)
     request.output_token_ids = [1]
     assert manager.release_tail(request, 1) == 4
@@ -208,6 +209,18 @@ def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> 
     assert kinds(ops) == [*[(SwapIn, BLOCK)] * 4, (SwapIn, STATES)]
     assert ops[-1].slot.id == manager.state_slot(request)
     assert manager.num_blocks(request) == 4
+
+
+def test_a_block_that_came_back_before_it_was_full_is_found_when_it_is() -> None:
+    manager, request = preempted(num_swap_slots=6, num_snapshots=2)
+    assert admit(manager, request).num_tokens == 60
+    request.output_token_ids = [1, 2, 3, 4, 5]
+    assert manager.allocate(request, 64, 60)
+    request.num_computed_tokens = 64
+    manager.seal(request, 0)
+    manager.forget(request)
+    other = make_request("b", prompt=[*range(60), 1, 2, 3, 4, 5])
+    assert admit(manager, other).num_tokens == 64
 
 
 def test_without_room_for_all_the_text_is_computed_again() -> None:
