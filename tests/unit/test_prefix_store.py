@@ -311,6 +311,20 @@ def test_after_close_nothing_is_read_and_nobody_waits(tmp_path: Path) -> None:
     assert store.take_read(max_seconds=60) == [(1, [])]
 
 
+def test_what_waits_to_be_read_when_it_is_closed_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, is_asked, answers = Store(tmp_path), threading.Event(), threading.Event()
+    monkeypatch.setattr(store.directory, "has", lambda _: is_asked.set() or answers.wait(60))
+    store.start_reading(read(1, 1))
+    assert is_asked.wait(60)
+    store.start_reading(read(2, 1))
+    store.close()
+    assert store.take_read(max_seconds=0) == [(2, [])]
+    answers.set()
+    assert store.take_read(max_seconds=60) == [(1, [])]
+
+
 def test_a_reader_that_fails_gives_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

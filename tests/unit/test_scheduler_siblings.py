@@ -81,6 +81,15 @@ def test_another_takes_over_when_the_first_leaves_before_the_prompt_is_computed(
     assert step(scheduler).scheduled[0].samplers == ("s/1", "s/2")
 
 
+def test_what_the_one_that_left_had_computed_is_computed_again() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=4)
+    first, second = make_siblings(2, num_prompt_tokens=10)
+    scheduler.add_request(first, second)
+    step(scheduler)
+    scheduler.finish(first, FinishReason.ABORT)
+    assert step(scheduler).scheduled[0].num_recomputed_tokens == 4
+
+
 def test_who_has_its_token_keeps_it_when_the_first_fails() -> None:
     scheduler = make_scheduler()
     first, second, third = make_siblings(3, num_prompt_tokens=6, max_tokens=3)

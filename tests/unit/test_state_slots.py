@@ -82,6 +82,7 @@ def test_a_fork_computes_again_where_no_slot_is_free_or_the_states_are_of_more_t
     parent, child = computed(manager, "a"), make_request("b", num_prompt_tokens=20)
     assert manager.fork(parent, child) == 0
     assert manager.num_blocks(child) == 0
+    assert manager.reassign([parent, child], [0, 0]) == [20, 0]
     manager = make_manager()
     parent = computed(manager, "a")
     assert manager.num_forkable(parent, 19) == 0
@@ -209,6 +210,21 @@ def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> 
     assert kinds(ops) == [*[(SwapIn, BLOCK)] * 4, (SwapIn, STATES)]
     assert ops[-1].slot.id == manager.state_slot(request)
     assert manager.num_blocks(request) == 4
+
+
+def test_states_that_come_back_are_not_replaced_by_those_of_a_snapshot_before_them() -> None:
+    offload = Offload(6, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(8), 16, True, offload, state_pool=StatePool(2, 2))
+    request = make_request("a", num_prompt_tokens=60)
+    for num_tokens in (48, 60):
+        assert manager.allocate(request, num_tokens)
+        request.num_computed_tokens = num_tokens
+        manager.seal(request, 0)
+    request.output_token_ids = [1]
+    manager.release_tail(request, 1)
+    request.num_computed_tokens = 0
+    assert manager.take_block_ops() and admit(manager, request).num_tokens == 60
+    assert kinds(manager.take_block_ops()) == [(SwapIn, BLOCK), (SwapIn, STATES)]
 
 
 def test_a_block_that_came_back_before_it_was_full_is_found_when_it_is() -> None:

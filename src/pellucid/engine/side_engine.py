@@ -59,10 +59,7 @@ class SideEngine:
 
     async def step(self) -> list[CompletionDelta]:
         """One step; nothing if no request is unfinished."""
-        engine = self._engine
-        return await self._thread.ask(
-            lambda: engine.step() if engine.has_unfinished_requests else []
-        )
+        return await self._thread.ask(self._engine.step)
 
     @property
     def has_unfinished_requests(self) -> bool:
