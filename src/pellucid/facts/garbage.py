@@ -15,4 +15,12 @@ def paused_collector() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            _let_all_grow_old()
             gc.enable()
+
+
+def _let_all_grow_old() -> None:
+    """Moves all objects to the oldest generation, as collections would. The first of these would search them all."""
+    if gc.get_freeze_count() == 0:  # else objects that somebody has frozen would move, too
+        gc.freeze()
+        gc.unfreeze()

@@ -6,6 +6,7 @@ lists merges too; and "gemma4", the same BPE with merges.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 from tokenizers import (
@@ -130,8 +131,9 @@ def _listed_merges(metadata: JsonObject) -> list[tuple[str, str]]:
     merges = metadata.optional_strings(MERGES)
     if merges is None:
         raise metadata.error(MERGES, "must be a list of strings")
-    if all(merge.find(" ") == merge.rfind(" ") > 0 for merge in merges):  # the usual form
-        return [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    split = [merge.split(" ") for merge in merges]
+    if set(map(len, split)) <= {2} and all(map(itemgetter(0), split)):  # the usual form
+        return [(left, right) for left, right in split]
     pairs = []
     for merge in merges:
         left, space, right = merge[1:].partition(" ")

@@ -26,10 +26,10 @@ class BlockPool:
         self.index = PrefixIndex(num_blocks)
         self.log = OpLog[BlockOpRow]()
         self.version = 0
-        self._blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self._blocks = list(map(Block, range(num_blocks)))
         # In the order in which `allocate` takes them: first blocks that are not in the index, then from the
         # least to the most recently released. Not a deque: a hit takes from the middle.
-        self._free = OrderedDict((block.block_id, block) for block in self._blocks)
+        self._free = OrderedDict(enumerate(self._blocks))
         self._num_free_sealed = 0
 
     @property
