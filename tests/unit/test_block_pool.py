@@ -33,6 +33,21 @@ def test_what_cannot_be_found_again_is_taken_before_what_can() -> None:
     pool.check_integrity()
 
 
+def test_what_was_never_taken_comes_between_both() -> None:
+    pool = BlockPool(4)
+    (kept,) = sealed(pool, key(1))
+    pool.release([*pool.allocate(1), kept])
+    assert pool.num_free_blocks == 4
+    pool.check_integrity()
+    assert [block.block_id for block in pool.allocate(4)] == [1, 2, 3, kept.block_id]
+    assert pool.num_free_blocks == 0
+
+
+def test_a_block_that_was_never_taken_is_empty() -> None:
+    block = BlockPool(3).block(2)
+    assert (block.block_id, block.ref_count, block.key) == (2, 0, None)
+
+
 def test_a_released_block_is_found_until_it_is_taken() -> None:
     pool = BlockPool(2)
     (block,) = sealed(pool, key(1, 2))

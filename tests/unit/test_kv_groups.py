@@ -141,8 +141,8 @@ def test_a_hit_needs_the_blocks_inside_the_window_alone() -> None:
     manager = make_manager(100)
     first = make_request("first", 60)
     advance(manager, first, 60)
-    freed = [block for block in manager.block_pool._free.values() if block.key is not None]
-    assert len(freed) == 10 and {block.key.group for block in freed} == {1}
+    freed = [each for each in manager.block_pool.blocks_in_use() if not each.ref_count]
+    assert len(freed) == 10 and {each.key and each.key.group for each in freed} == {1}
     for block in freed:  # as if others had needed them
         manager.block_pool.unseal(block)
     second = make_request("second", 60)

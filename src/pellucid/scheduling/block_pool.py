@@ -12,8 +12,10 @@ from pellucid.scheduling.prefix_index import PrefixIndex
 class BlockPool:
     """Owns every block. A sealed block without owners stays in the index until `allocate` takes it (LRU).
 
-    Invariant: a block is in `_free` exactly when its ref_count is 0, and in the index exactly when
-    it has a key.
+    A block becomes an object when it is taken for the first time: a machine may have room for a million of them.
+
+    Invariant: such a block is in one of `_empty` and `_kept` exactly when its ref_count is 0, and in the index
+    exactly when it has a key.
 
     Attributes:
         index: the prefix index of the sealed blocks.
@@ -26,20 +28,23 @@ class BlockPool:
         self.index = PrefixIndex(num_blocks)
         self.log = OpLog[BlockOpRow]()
         self.version = 0
-        self._blocks = list(map(Block, range(num_blocks)))
-        # In the order in which `allocate` takes them: first blocks that are not in the index, then from the
-        # least to the most recently released. Not a deque: a hit takes from the middle.
-        self._free = OrderedDict(enumerate(self._blocks))
+        self._blocks: list[Block] = []  # by id; those behind them were never taken
+        # `allocate` takes the latest of these, which were released without a key,
+        self._empty: dict[int, Block] = {}
+        # then blocks that were never taken, then those that were released with a key, the earliest first. Not a
+        # deque: a hit takes from the middle.
+        self._kept = OrderedDict[int, Block]()
         self._num_free_sealed = 0
 
     @property
     def num_free_blocks(self) -> int:
-        return len(self._free)
+        num_new = self.num_blocks - len(self._blocks)
+        return len(self._empty) + num_new + len(self._kept)
 
     @property
     def num_used_blocks(self) -> int:
         """Blocks with an owner."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free_blocks
 
     @property
     def num_cached_blocks(self) -> int:
@@ -48,9 +53,9 @@ class BlockPool:
 
     def allocate(self, num_blocks: int) -> list[Block]:
         """Takes free blocks, least recently used first, and removes them from the index."""
-        assert num_blocks <= len(self._free)
+        assert num_blocks <= self.num_free_blocks
         self.version += 1
-        taken = [self._free.popitem(last=False)[1] for _ in range(num_blocks)]
+        taken = [self._take() for _ in range(num_blocks)]
         for block in taken:
             if block.key is not None:
                 self.unseal(block)
@@ -61,7 +66,7 @@ class BlockPool:
         """Adds an owner to a block."""
         self.version += 1
         if block.ref_count == 0:
-            del self._free[block.block_id]
+            del (self._kept if block.block_id in self._kept else self._empty)[block.block_id]
             self._num_free_sealed -= block.key is not None
         block.ref_count += 1
 
@@ -75,10 +80,10 @@ class BlockPool:
             assert block.ref_count > 0
             block.ref_count -= 1
             if block.ref_count == 0:
-                self._free[block.block_id] = block
                 if block.key is None:
-                    self._free.move_to_end(block.block_id, last=False)
+                    self._empty[block.block_id] = block
                 else:
+                    self._kept[block.block_id] = block
                     self._num_free_sealed += 1
             if self.log.active:
                 self.log.add(("R", block.block_id, block.ref_count, None))
@@ -122,7 +127,8 @@ class BlockPool:
             self.unseal(block)
 
     def block(self, block_id: int) -> Block:
-        return self._blocks[block_id]
+        """The block with an id below `num_blocks`."""
+        return self._blocks[block_id] if block_id < len(self._blocks) else Block(block_id)
 
     def blocks_in_use(self) -> list[Block]:
         """The blocks with an owner or with contents that can be found."""
@@ -132,8 +138,18 @@ class BlockPool:
         self.index.check_integrity()
         for block in self._blocks:
             assert block.ref_count >= 0
-            assert (block.ref_count == 0) == (block.block_id in self._free)
+            is_free = (block.block_id in self._empty) + (block.block_id in self._kept)
+            assert (block.ref_count == 0) == is_free
             assert block.key is None or self.index.find(block.key) is block
         assert len(self.index) == sum(block.key is not None for block in self._blocks)
-        cached = sum(block.key is not None for block in self._free.values())
+        cached = sum(block.key is not None for block in self._kept.values())
         assert cached == self._num_free_sealed
+        assert all(block.key is None for block in self._empty.values())
+
+    def _take(self) -> Block:
+        if self._empty:
+            return self._empty.popitem()[1]
+        if len(self._blocks) < self.num_blocks:
+            self._blocks.append(Block(len(self._blocks)))
+            return self._blocks[-1]
+        return self._kept.popitem(last=False)[1]
