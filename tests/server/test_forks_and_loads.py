@@ -109,6 +109,16 @@ def test_a_finished_request_is_continued_from_any_position(bundled: RunningServe
         assert bundled.post("/v1/page/fork", {**asked, **wrong}).status == status, wrong
 
 
+def test_a_fork_leaves_room_for_a_token() -> None:
+    with running_server(fake_engine(context_length=64)) as server:
+        body = {**BODY, "prompt": [1, 2, 3], "max_tokens": 61}
+        asked = {"req": server.post("/v1/completions", body).json["id"], "token_id": 5}
+        refused = server.post("/v1/page/fork", {**asked, "position": 63})
+        assert refused.status == 400 and "leaves no room" in refused.json["error"]["message"]
+        assert server.post("/v1/page/fork", {**asked, "position": 62}).events[-1]["n_tok"] == 1
+        server.wait_until_idle()
+
+
 def test_a_load_in_both_disciplines_on_the_same_arrivals(bundled: RunningServer) -> None:
     body = {
         "num_requests": 8,

@@ -1,5 +1,7 @@
 """/openapi.json has every route, and the bodies that the tables of fields define."""
 
+import json
+import re
 from typing import Any
 
 import jsonschema
@@ -33,7 +35,10 @@ def test_it_has_every_route_and_every_reference_leads_somewhere(document: Any) -
         for operation in path.values()
     ]
     assert len(set(ids)) == len(ids)
-    for schema in document["components"]["schemas"].values():
+    schemas = document["components"]["schemas"]
+    references = set(re.findall(r'"\$ref": "(.*?)"', json.dumps(document)))
+    assert references and references <= {f"#/components/schemas/{name}" for name in schemas}
+    for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 

@@ -97,7 +97,7 @@ def _part(wanted: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[
     first, end = wanted.removeprefix("bytes=").split("-")
     start = int(first)
     if start >= len(body):
-        return 416, {"Content-Range": f"bytes */{len(body)}"}, b""
+        return 416, {"Content-Range": f"bytes */{len(body)}"}, b"there are fewer bytes"
     part = body[start : int(end) + 1] if end else body[start:]
     last = start + len(part) - 1
     return 206, {**headers, "Content-Range": f"bytes {start}-{last}/{len(body)}"}, part

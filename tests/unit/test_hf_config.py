@@ -513,6 +513,20 @@ def test_sizes_that_a_text_config_leaves_out(tmp_path: Path) -> None:
     assert fact(model, "mlp.intermediate_size") == 9216
 
 
+@pytest.mark.parametrize(("window", "kept"), [(None, "full"), (4, "sliding")])
+def test_layer_types_of_a_family_with_one_type(
+    tmp_path: Path, window: int | None, kept: str
+) -> None:
+    expected = read(tmp_path, "mistral", sliding_window=window, layer_types=REMOVED)
+    for name in ("full", "sliding"):
+        given = {"sliding_window": window, "layer_types": [f"{name}_attention"] * 4}
+        if name == kept:
+            assert read(tmp_path, "mistral", **given) == expected
+        else:
+            with pytest.raises(ValueError, match=f"has one type, .*: {kept}_attention"):
+                read(tmp_path, "mistral", **given)
+
+
 def test_older_names_of_lfm2_and_its_adjusted_width(tmp_path: Path) -> None:
     named = read(tmp_path, "lfm2", intermediate_size=48, tie_word_embeddings=False)
     older = {"block_ff_dim": 48, "tie_embedding": False}

@@ -91,8 +91,6 @@ class _RemoteFile:
             explained_errors(self.name),
             open_range(self.name, commit, self.path, f"{start}-{end - 1}") as response,
         ):
-            if response.status_code == 416:
-                return b"", int(response.headers["Content-Range"].rpartition("/")[2])
             data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk
