@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from device_parts.common import FORMATS, PRODUCTS, Row, stored
@@ -14,8 +15,10 @@ ROW_COUNTS = (1, 2, 7, 16, 64, 257, 2048)
 
 
 def tests(device: str) -> Iterator[Row]:
-    """All tests of tests/device, on the device."""
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/device")
+    """All tests of tests/device, on the device; several at a time where pytest-xdist is installed."""
+    plugins = "-p", "no:cacheprovider", "-p", "no:benchmark"
+    at_once = ("-n", str(min(12, os.cpu_count() or 1))) if find_spec("xdist") else ()
+    command = (sys.executable, "-m", "pytest", "-q", *plugins, *at_once, "tests/device")
     environment = os.environ | {"PELLUCID_TEST_DEVICE": device}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

@@ -46,6 +46,7 @@ def test_a_token_is_seen_again(tmp_path: Path, family: str, dtype: str) -> None:
         engine.step()
     token_ids = output.outputs[0].token_ids
     prepared = engine.prepare(PROMPT, GREEDY)
+    close = 1e-2 if engine.model.backend.ops.kernels else 1e-4  # kernels round weights to bf16
     for num_outputs in (0, 5):
         answer = AnswerSoFar(prepared, output.seed, 0, token_ids[:num_outputs], None)
         seen = engine.inspector.logits(answer)
@@ -53,7 +54,7 @@ def test_a_token_is_seen_again(tmp_path: Path, family: str, dtype: str) -> None:
         attention = engine.inspector.attention(answer)
         for layer in attention.calls:
             weights, error = attention.weights(layer)
-            assert error < 1e-4
+            assert error < close
             assert weights.shape[1] == len(PROMPT) + num_outputs
     places = kv_places(engine.model.config, kv_groups(engine.model.config))
     block = engine.inspector.prefix_tree()[0]
@@ -204,6 +205,7 @@ def test_a_device_that_is_not_there_is_told_in_a_sentence(kind: str) -> None:
 
 def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(
         ValueError, match=r"a driver that is too old for CUDA 13\.0: nvidia-smi says"
     ):

@@ -286,7 +286,7 @@ def attend(
         q = rotated(q, k.numbers)
     output = q.new_empty((num_rows, num_heads, v.numbers))
     shape = plan.num_partials, num_kv_heads
-    partial_values = q.new_empty((*shape, v.planes, v.width, tile.rows))
+    partial_values = q.new_empty((*shape, v.planes, tile.rows, v.width))
     partial_facts = q.new_empty((*shape, 2, tile.rows))
     constants = attention_constants(
         kv_layer, heads, head_dim, sizes.num_keys, softcap is not None, sinks is not None

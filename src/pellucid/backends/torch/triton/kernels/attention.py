@@ -1,10 +1,11 @@
 """Paged attention in ranges of keys that are counted from position 0 (decision 0160).
 
-A row is a query head at a position. A program computes a tile of rows of one request that read one kv-head. Keys are
-the first operand of a product, rows its columns: columns do not meet, so a row has the same bits in tiles of every
-size, wherever a tile begins. Within a range a row sees `KEYS` keys at a time in order, with a maximum that begins anew
-in each range; ranges are folded in order. Steps and ranges of which a row sees nothing change nothing, so a range may
-be computed by a program of its own, and folded by `fold_kernel`.
+A row is a query head at a position. A program computes a tile of rows of one request that read one kv-head. Rows are
+those of a product's first operand, keys the columns of its second one. Rows do not meet, so a row has the same bits in
+tiles of every size, wherever a tile begins. The weights of keys stay in registers as the first operand of their product
+with values. Within a range a row sees `KEYS` keys at a time in order, with a maximum that begins anew in each range;
+ranges are folded in order. Steps and ranges of which a row sees nothing change nothing, so a range may be computed by a
+program of its own, and folded by `fold_kernel`.
 
 Keys and values of 4 bits are two planes: the even dimensions, which are the lower halves of bytes, and the odd ones.
 Rotated keys meet rotated queries; the caller rotates sums of rotated values back.
@@ -22,10 +23,10 @@ def _capped(scores, softcap):
 
 @triton.jit
 def _sum_of_keys(x, KEYS: tl.constexpr, LOG_KEYS: tl.constexpr, ROWS: tl.constexpr):
-    """f32 [KEYS, ROWS] -> [ROWS]: its second half is added to the first until one is left, in every layout."""
+    """f32 [ROWS, KEYS] -> [ROWS]: its second half is added to the first until one is left, in every layout."""
     for i in tl.static_range(LOG_KEYS):
-        halves = tl.reshape(x, (2, KEYS // (2 << i), ROWS))
-        first, second = tl.split(tl.permute(halves, (1, 2, 0)))
+        halves = tl.reshape(x, (ROWS, 2, KEYS // (2 << i)))
+        first, second = tl.split(tl.permute(halves, (0, 2, 1)))
         x = first + second
     return tl.reshape(x, (ROWS,))
 
@@ -61,10 +62,10 @@ def _queries(
     WIDTH: tl.constexpr,
     TYPE: tl.constexpr,
 ):
-    """A plane of queries times `scale`, [WIDTH, ROWS]. `NUMBERS`: of a head in `q`."""
+    """A plane of queries times `scale`, [ROWS, WIDTH]. `NUMBERS`: of a head in `q`."""
     dims = tl.arange(0, WIDTH) * PLANES + PLANE
     found = tl.load(
-        q + rows[None, :] + dims[:, None], is_row[None, :] & (dims < NUMBERS)[:, None], other=0
+        q + rows[:, None] + dims[None, :], is_row[:, None] & (dims < NUMBERS)[None, :], other=0
     )
     return (found * scale).to(TYPE)
 
@@ -157,7 +158,7 @@ def _by_position(found, WIDTH: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.const
 @triton.jit(do_not_specialize=["num_table_blocks"])  # it changes from step to step
 def attention_kernel(
     output,  # f32 [T, H, value numbers]
-    partial_values,  # f32 [partials, K, VALUE_PLANES, VALUE_WIDTH, ROWS]
+    partial_values,  # f32 [partials, K, VALUE_PLANES, ROWS, VALUE_WIDTH]
     partial_facts,  # f32 [partials, K, 2, ROWS]: maximum, total
     q,  # f32 [T, H, QUERY_NUMBERS]
     sinks,  # f32 [H]
@@ -236,15 +237,15 @@ def attention_kernel(
             )
         peak = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
-        sums_0 = tl.zeros((VALUE_WIDTH, ROWS), tl.float32)
+        sums_0 = tl.zeros((ROWS, VALUE_WIDTH), tl.float32)
         if VALUE_PLANES == 2:
-            sums_1 = tl.zeros((VALUE_WIDTH, ROWS), tl.float32)
+            sums_1 = tl.zeros((ROWS, VALUE_WIDTH), tl.float32)
         for number in range(first_range, last_range):
             own_peak = tl.full((ROWS,), float("-inf"), tl.float32)
-            own_weights = tl.zeros((KEYS, ROWS), tl.float32)
-            own_0 = tl.zeros((VALUE_WIDTH, ROWS), tl.float32)
+            own_weights = tl.zeros((ROWS, KEYS), tl.float32)
+            own_0 = tl.zeros((ROWS, VALUE_WIDTH), tl.float32)
             if VALUE_PLANES == 2:
-                own_1 = tl.zeros((VALUE_WIDTH, ROWS), tl.float32)
+                own_1 = tl.zeros((ROWS, VALUE_WIDTH), tl.float32)
             start = tl.maximum(number * RANGE, oldest // KEYS * KEYS)
             stop = tl.minimum((number + 1) * RANGE, newest + 1)
             for step in range(start, stop, KEYS):
@@ -272,12 +273,12 @@ def attention_kernel(
                         *(keys, key_factors, k_places, group_places, is_read, is_group, minimums),
                         *(0, KEY_NUMBERS, KEY_WIDTH, KEYS, GROUP_POSITIONS, TYPE),
                     )
-                    scores = tl.dot(k, query_0, input_precision="ieee")
+                    scores = tl.dot(query_0, tl.trans(k), input_precision="ieee")
                     k = _keys_by_dimension(
                         *(keys, key_factors, k_places, group_places, is_read, is_group, minimums),
                         *(1, KEY_NUMBERS, KEY_WIDTH, KEYS, GROUP_POSITIONS, TYPE),
                     )
-                    scores = tl.dot(k, query_1, scores, input_precision="ieee")
+                    scores = tl.dot(query_1, tl.trans(k), scores, input_precision="ieee")
                     # Rows read their own group of positions as it was before it became codes.
                     if (
                         step + KEYS
@@ -291,12 +292,14 @@ def attention_kernel(
                         is_stored = is_open[:, None] & (dims < KEY_NUMBERS)[None, :]
                         even = open_keys + opened[:, None] + dims[None, :]
                         k = tl.load(even, is_stored, other=0)
-                        open_scores = tl.dot(k, query_0, input_precision="ieee")
+                        open_scores = tl.dot(query_0, tl.trans(k), input_precision="ieee")
                         k = tl.load(even + 1, is_stored, other=0)
-                        open_scores = tl.dot(k, query_1, open_scores, input_precision="ieee")
-                        is_own = (own_keys // GROUP_POSITIONS)[:, None] == (
+                        open_scores = tl.dot(
+                            query_1, tl.trans(k), open_scores, input_precision="ieee"
+                        )
+                        is_own = (own_keys // GROUP_POSITIONS)[None, :] == (
                             positions // GROUP_POSITIONS
-                        )[None, :]
+                        )[:, None]
                         scores = tl.where(is_own, open_scores, scores)
                 else:
                     k_factors = blocks * key_factor_stride + places * NUM_KEY_FACTORS
@@ -304,42 +307,40 @@ def attention_kernel(
                         *(keys, key_factors, k_places, k_factors, is_read, 0, KEY_FORMAT),
                         *(KEY_NUMBERS, KEY_GROUP, KEY_WIDTH, TYPE),
                     )
-                    scores = tl.dot(k, query_0, input_precision="ieee")
+                    scores = tl.dot(query_0, tl.trans(k), input_precision="ieee")
                 if HAS_SOFTCAP:
                     scores = _capped(scores, softcap)
-                distances = positions[None, :] - own_keys[:, None]
-                is_seen = (distances >= 0) & (distances < window) & is_read[:, None]
+                distances = positions[:, None] - own_keys[None, :]
+                is_seen = (distances >= 0) & (distances < window) & is_read[None, :]
                 scores = tl.where(is_seen, scores, float("-inf"))
 
-                both = tl.maximum(own_peak, tl.max(scores, axis=0))
+                both = tl.maximum(own_peak, tl.max(scores, axis=1))
                 base = tl.where(both == float("-inf"), 0.0, both)
                 share = tl.exp(own_peak - base)
                 own_peak = both
-                weights = tl.exp(scores - base[None, :]).to(TYPE)
-                own_weights = own_weights * share[None, :] + weights.to(tl.float32)
+                weights = tl.exp(scores - base[:, None]).to(TYPE)
+                own_weights = own_weights * share[:, None] + weights.to(tl.float32)
                 v_places = blocks * value_stride + places * value_columns
                 v_factors = blocks * value_factor_stride + places * NUM_VALUE_FACTORS
                 v = _numbers(
                     *(values, value_factors, v_places, v_factors, is_read, 0, VALUE_FORMAT),
                     *(VALUE_NUMBERS, VALUE_GROUP, VALUE_WIDTH, TYPE),
                 )
-                own_0 = tl.dot(tl.trans(v), weights, own_0 * share[None, :], input_precision="ieee")
+                own_0 = tl.dot(weights, v, own_0 * share[:, None], input_precision="ieee")
                 if VALUE_PLANES == 2:
                     v = _numbers(
                         *(values, value_factors, v_places, v_factors, is_read, 1, VALUE_FORMAT),
                         *(VALUE_NUMBERS, VALUE_GROUP, VALUE_WIDTH, TYPE),
                     )
-                    own_1 = tl.dot(
-                        tl.trans(v), weights, own_1 * share[None, :], input_precision="ieee"
-                    )
+                    own_1 = tl.dot(weights, v, own_1 * share[:, None], input_precision="ieee")
             sees = own_peak != float("-inf")
             peak, share, own_share = _shares(peak, own_peak)
             own_total = _sum_of_keys(own_weights, KEYS, LOG_KEYS, ROWS)
             total = _folded(total, own_total, share, own_share, sees)
-            of_columns = share[None, :], own_share[None, :], sees[None, :]
-            sums_0 = _folded(sums_0, own_0, *of_columns)
+            of_rows = share[:, None], own_share[:, None], sees[:, None]
+            sums_0 = _folded(sums_0, own_0, *of_rows)
             if VALUE_PLANES == 2:
-                sums_1 = _folded(sums_1, own_1, *of_columns)
+                sums_1 = _folded(sums_1, own_1, *of_rows)
         lanes = tl.arange(0, ROWS)
         columns = tl.arange(0, VALUE_WIDTH)
         if partial >= 0:
@@ -349,8 +350,8 @@ def attention_kernel(
             own_values = (
                 partial_values
                 + place * VALUE_PLANES * VALUE_WIDTH * ROWS
-                + columns[:, None] * ROWS
-                + lanes[None, :]
+                + lanes[:, None] * VALUE_WIDTH
+                + columns[None, :]
             )
             tl.store(own_values, sums_0)
             if VALUE_PLANES == 2:
@@ -363,11 +364,11 @@ def attention_kernel(
             else:
                 share = tl.full((ROWS,), 1.0, tl.float32)
             row_places = (rows * num_kv_heads * HEADS + heads) * VALUE_NUMBERS
-            own_output = output + row_places[None, :] + (columns * VALUE_PLANES)[:, None]
-            is_output = is_row[None, :] & (columns < value_columns)[:, None]
-            tl.store(own_output, _finished(sums_0, total[None, :], share[None, :]), is_output)
+            own_output = output + row_places[:, None] + (columns * VALUE_PLANES)[None, :]
+            is_output = is_row[:, None] & (columns < value_columns)[None, :]
+            tl.store(own_output, _finished(sums_0, total[:, None], share[:, None]), is_output)
             if VALUE_PLANES == 2:
-                odd = _finished(sums_1, total[None, :], share[None, :])
+                odd = _finished(sums_1, total[:, None], share[:, None])
                 tl.store(own_output + 1, odd, is_output)
 
 
@@ -404,7 +405,7 @@ def fold_kernel(
         lanes, columns = tl.arange(0, ROWS), tl.arange(0, VALUE_WIDTH)
         peak = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
-        sums = tl.zeros((VALUE_WIDTH, ROWS), tl.float32)
+        sums = tl.zeros((ROWS, VALUE_WIDTH), tl.float32)
         for number in range(num_ranges):
             place = (partial + number) * num_kv_heads + kv_head
             own_peak = tl.load(partial_facts + place * 2 * ROWS + lanes)
@@ -412,13 +413,13 @@ def fold_kernel(
             own_sums = tl.load(
                 partial_values
                 + (place * VALUE_PLANES + plane) * VALUE_WIDTH * ROWS
-                + columns[:, None] * ROWS
-                + lanes[None, :]
+                + lanes[:, None] * VALUE_WIDTH
+                + columns[None, :]
             )
             sees = own_peak != float("-inf")
             peak, share, own_share = _shares(peak, own_peak)
             total = _folded(total, own_total, share, own_share, sees)
-            sums = _folded(sums, own_sums, share[None, :], own_share[None, :], sees[None, :])
+            sums = _folded(sums, own_sums, share[:, None], own_share[:, None], sees[:, None])
         if HAS_SINKS:
             own_sinks = tl.load(sinks + heads, is_row, other=0)
             peak, share, own_share = _shares(peak, own_sinks)
@@ -427,9 +428,9 @@ def fold_kernel(
             share = tl.full((ROWS,), 1.0, tl.float32)
         row_places = ((first_row + own // HEADS) * num_kv_heads * HEADS + heads) * VALUE_NUMBERS
         tl.store(
-            output + row_places[None, :] + (columns * VALUE_PLANES + plane)[:, None],
-            _finished(sums, total[None, :], share[None, :]),
-            is_row[None, :] & (columns < value_columns)[:, None],
+            output + row_places[:, None] + (columns * VALUE_PLANES + plane)[None, :],
+            _finished(sums, total[:, None], share[:, None]),
+            is_row[:, None] & (columns < value_columns)[None, :],
         )
 
 
