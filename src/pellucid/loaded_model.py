@@ -36,13 +36,13 @@ class PartsElsewhere(Protocol):
     matrix.
 
     Attributes:
-        first_layers: the number of the first layer of each part, this machine's at the end.
+        block_layout: how the contents of a block are put together of those of the parts; empty: as in one process.
         needs: of each other machine, if memory is planned for each of them.
         own_bytes_per_block: of a block, how many bytes lie on this machine.
     """
 
     @property
-    def first_layers(self) -> tuple[int, ...]: ...
+    def block_layout(self) -> str: ...
 
     @property
     def needs(self) -> tuple[StageNeeds, ...]: ...

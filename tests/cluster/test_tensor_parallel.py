@@ -27,6 +27,13 @@ MPIRUN = (
     *(("--allow-run-as-root",) if os.geteuid() == 0 else ()),
 )
 
+SWAPPED = {
+    "num_kv_blocks": 9,
+    "max_model_len": 256,
+    "swap_space": 8 << 20,
+    "enable_prefix_caching": False,
+}
+
 pytestmark = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 
 
@@ -62,33 +69,51 @@ def requests(rng: np.random.Generator) -> list[tuple[list[int], SamplingParams]]
     ]
 
 
+def growing_requests(rng: np.random.Generator) -> list[tuple[list[int], SamplingParams]]:
+    """Requests that run out of blocks together, so that one of them moves to the swap file and back."""
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=60, ignore_eos=True)
+    return [(rng.integers(3, 300, 110).tolist(), params) for _ in range(2)]
+
+
 @pytest.mark.parametrize(
-    ("family", "settings"),
+    ("family", "settings", "num_kv_shares"),
     [
-        ("llama", {}),
-        ("llama", {"quantization": "int4", "kv_cache_dtype": "int4"}),
-        ("qwen3-moe", {"quantization": "int8"}),
-        ("gpt-oss", {}),
-        ("gemma4", {}),
-        ("qwen3.5-moe", {}),
+        ("llama", {}, 2),
+        ("llama", {"quantization": "int4", "kv_cache_dtype": "int4"}, 2),
+        ("llama", SWAPPED, 2),
+        ("qwen3-moe", {"quantization": "int8"}, 2),
+        ("gpt-oss", {}, 2),
+        ("gemma4", {}, 2),
+        ("gemma4-moe", {}, 1),  # a layer has a single kv-head
+        ("qwen3.5-moe", {}, 2),
     ],
 )
-def test_two_ranks(family: str, settings: dict[str, object], tmp_path: Path) -> None:
-    """Twice, the second time from the prefix cache. Each rank has about half of the weights in large matrices."""
+def test_two_ranks(
+    family: str, settings: dict[str, object], num_kv_shares: int, tmp_path: Path
+) -> None:
+    """Twice, the second time from the prefix cache. Each rank has about half of the weights in large matrices, and of
+    the KV cache. Afterwards the processes load no second model."""
     overrides = {"max_position_embeddings": 1024}
     model = write_checkpoint(tmp_path / "model", family, config_overrides=overrides)
     settings = dict(model=str(model), backend="cpu", num_threads=1, **settings)
-    given = requests(np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    given = growing_requests(rng) if settings.get("swap_space") else requests(rng)
     (tmp_path / "requests").write_bytes(pickle.dumps(given))
     done = mpirun(
         *("-m", "support.divided_run", json.dumps({**settings, "tensor_parallel_size": 2})),
         *(str(tmp_path / "requests"), str(tmp_path / "answers")),
     )
     assert done.returncode == 0, done.stderr
-    found, identity, weight_bytes = pickle.loads((tmp_path / "answers").read_bytes())
+    assert "load one model, and have done so; start others" in done.stdout
+    found, identity, sizes = pickle.loads((tmp_path / "answers").read_bytes())
+    weight_bytes, bytes_per_block = sizes
     whole = LLMEngine.from_config(EngineConfig(**settings))
     assert found == [answers(whole, given) for _ in range(2)]
     assert identity == whole.identity
+    assert num_kv_shares * bytes_per_block == whole.memory_plan.bytes_per_block
+    if settings.get("swap_space"):
+        *_, num_preemptions, num_recomputed = zip(*found[0], strict=True)
+        assert any(num_preemptions) and not any(num_recomputed)
     assert 0.45 < weight_bytes / whole.model.weight_bytes < 0.75  # small matrices are not divided
 
 

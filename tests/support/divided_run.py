@@ -21,19 +21,33 @@ from pellucid.inputs.sampling_params import SamplingParams
 def answers(
     engine: LLMEngine, requests: Sequence[tuple[list[int], SamplingParams]]
 ) -> list[object]:
-    """Outputs and log-probabilities of requests that come at once."""
+    """Outputs and log-probabilities of requests that come at once; how often each was preempted, and what was computed
+    again."""
     outputs = [engine.add_request(prompt, params) for prompt, params in requests]
     while engine.has_unfinished_requests:
         engine.step()
-    return [(each.outputs, each.prompt_logprobs, each.num_cached_tokens) for each in outputs]
+    return [
+        (
+            *(each.outputs, each.prompt_logprobs, each.num_cached_tokens),
+            *(each.metrics.num_preemptions, each.ledger.num_recomputed_tokens),
+        )
+        for each in outputs
+    ]
 
 
 def main() -> None:
     settings, requests, result = sys.argv[1:]
-    with closing(LLMEngine.from_config(EngineConfig(**json.loads(settings)))) as engine:
+    config = EngineConfig(**json.loads(settings))
+    with closing(LLMEngine.from_config(config)) as engine:
         given = pickle.loads(Path(requests).read_bytes())
         found = [answers(engine, given) for _ in range(2)]
-        Path(result).write_bytes(pickle.dumps((found, engine.identity, engine.model.weight_bytes)))
+        plan = engine.memory_plan
+        sizes = engine.model.weight_bytes, plan.bytes_per_block
+        Path(result).write_bytes(pickle.dumps((found, engine.identity, sizes)))
+    try:
+        LLMEngine.from_config(config)
+    except ValueError as error:
+        print(error)
 
 
 if __name__ == "__main__":

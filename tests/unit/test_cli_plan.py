@@ -55,6 +55,27 @@ def test_people_get_a_table_with_formulas(pellucid: CommandLine) -> None:
     assert "price of 10^6 tokens" in ran.out
 
 
+def test_one_of_several_processes(pellucid: CommandLine) -> None:
+    """Bytes and work of a process are its share; kv-heads that cannot be divided are in each."""
+
+    def numbers(shape: str, num_processes: int) -> tuple[dict[str, float], str]:
+        asked = ("plan", "--shape", shape, *MACHINE, "--tensor-parallel-size", str(num_processes))
+        [found, *_] = json.loads(pellucid(*asked, "--json").out)["estimates"]
+        return {each["name"]: each["value"] for each in found["numbers"]}, pellucid(*asked).out
+
+    whole, said = numbers("llama-3.1-8b", 1)
+    assert "processes" not in said
+    share, said = numbers("llama-3.1-8b", 4)
+    assert "Bytes and times are those of each of 4 processes, which has 1 of 4 shares" in said
+    for name in ("kv_bytes_per_token", "kv_bytes_per_request", "decode_flops"):
+        assert 4 * share[name] == whole[name]
+    for name in ("weight_bytes", "decode_bytes"):
+        assert 4 * share[name] == pytest.approx(whole[name], rel=0.01)
+    share, said = numbers("smollm2-135m", 2)
+    assert "all KV heads, since some layer's cannot be divided by 2" in " ".join(said.split())
+    assert share["kv_bytes_per_token"] == numbers("smollm2-135m", 1)[0]["kv_bytes_per_token"]
+
+
 def test_this_machine_is_measured(pellucid: CommandLine) -> None:
     ran = pellucid("plan", "--shape", "smollm2-135m", "--memory", "100MiB", "--batch", "64")
     assert "this machine (measured): 100 MiB of memory" in ran.out

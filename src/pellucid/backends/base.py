@@ -106,6 +106,19 @@ class Weights(ABC):
         parts = zip(weight.parts, weight.split(bias), strict=True)
         return JoinedHandle(tuple(self.uniform(*each, rounds_activations) for each in parts))
 
+    def own_rows(self, num_rows: int) -> slice:
+        """Which rows of a matrix of `num_rows` rows this process computes: it needs no others. Routers, whose
+        activations are not rounded, each process computes as a whole."""
+        return slice(0, num_rows)
+
+    def shared(self, own: Matrix, num_rows: int) -> Matrix:
+        """The handle of a matrix of `num_rows` rows, from the handle of its `own_rows`."""
+        return own
+
+    def own_experts(self, num_experts: int) -> range:
+        """Which experts this process computes. Of others it has handles that are `planned`."""
+        return range(num_experts)
+
     @abstractmethod
     def uniform(
         self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
@@ -116,10 +129,8 @@ class Weights(ABC):
         self,
         weight: UniformMatrix,
         bias: npt.NDArray[Any] | None = None,
-        number: int = 0,
-        num_experts: int = 1,
     ) -> Matrix:
-        """As `matrix`, for the matrix of expert `number` of `num_experts`: a step reads only a few of them."""
+        """As `matrix`, for the matrix of an expert: a step reads only a few of them."""
         return self.matrix(weight, bias)
 
     def stack(self, experts: Iterable[Matrix]) -> MatrixStack:
@@ -138,8 +149,8 @@ class Weights(ABC):
     def planned(
         self, parts: Sequence[MatrixShape], bias: bool, rounds_activations: bool = True
     ) -> Matrix:
-        """A handle that has shapes and no numbers. A decoder over such handles is compiled for its
-        `scratch_bytes`; it does not run.
+        """A handle that has shapes and no numbers: of an expert that another process computes, or for a decoder that
+        is compiled for its `scratch_bytes` and does not run.
 
         Args:
             parts: whose rows are the matrix's; neighbours differ in format.
@@ -399,6 +410,11 @@ class Backend(ABC):
     def native_threads(self) -> "NativeThreads | None":
         """The native kernels and threads of this backend; None: it has none."""
         return None
+
+    def kv_shares(self, config: ModelConfig) -> int:
+        """How many processes have a share of the kv-heads each. The cache of this one, and the bytes below, are those
+        of its share."""
+        return 1
 
     @abstractmethod
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:

@@ -22,12 +22,15 @@ HUGE_PAGES_ARE_OFF = (
 )
 
 
-def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Backend:
+def make_backend(
+    config: EngineConfig, model: ModelConfig | None = None, *, is_planned: bool = False
+) -> Backend:
     """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
         config: `backend`, `device`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
         model: the model to run, because native kernels do not support every shape; None: any model.
+        is_planned: whether the backend is only asked what a model takes; no other process is needed then.
 
     Raises:
         ValueError: this machine or this build does not support a setting.
@@ -38,10 +41,10 @@ def make_backend(config: EngineConfig, model: ModelConfig | None = None) -> Back
     if _computes_on_torch(config):
         return _make_torch_backend(config, isa)
     if config.backend == "cpu":
-        return _make_cpu_backend(config, isa)
+        return _make_cpu_backend(config, isa, is_planned)
     if config.backend == "auto":
         if (reason := _why_not_native(model, isa)) is None:
-            return _make_cpu_backend(config, isa)
+            return _make_cpu_backend(config, isa, is_planned)
         warnings.warn(
             f"backend='auto': {reason}: NumPy computes instead, many times slower",
             RuntimeWarning,
@@ -127,15 +130,16 @@ def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
         )
 
 
-def _make_cpu_backend(config: EngineConfig, isa: str) -> Backend:
+def _make_cpu_backend(config: EngineConfig, isa: str, is_planned: bool) -> Backend:
     from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend
     from pellucid.backends.native import cpu_info
 
     ranks = None
     if config.tensor_parallel_size > 1:  # before cores are counted
-        from pellucid.backends.cpu.ranks import join_ranks
+        from pellucid.backends.cpu.ranks import join_ranks, planned_ranks
 
-        ranks = join_ranks(config.tensor_parallel_size)
+        find_ranks = planned_ranks if is_planned else join_ranks
+        ranks = find_ranks(config.tensor_parallel_size)
     info = cpu_info()
     num_threads = config.num_threads or info.num_threads
     _check_threads(num_threads, info.num_logical_cpus)

@@ -39,6 +39,11 @@ class JoinedMatrix:
 WeightMatrix: TypeAlias = UniformMatrix | JoinedMatrix
 
 
+def rows_of(matrix: UniformMatrix, index: Any) -> UniformMatrix:
+    """The rows that `index` selects, a slice or an array of row numbers."""
+    return matrix.rows(index) if isinstance(matrix, QuantizedMatrix) else np.asarray(matrix[index])
+
+
 def join_matrices(parts: Sequence[UniformMatrix]) -> WeightMatrix:
     """The rows of all parts, no value changed: those of neighbours in one format become one matrix."""
     runs: list[list[UniformMatrix]] = []

@@ -189,14 +189,14 @@ def _active_parameters(model: ModelConfig) -> int:
 
 def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     """What a request holds of the KV cache, of recurrent states and of open keys."""
-    settings, config = model.settings, model.config
-    position = formulas.kv_position_bytes(config, settings.kv_cache_dtype)
+    settings, config, own_heads = model.settings, model.config, model.own_heads
+    position = formulas.kv_position_bytes(own_heads, settings.kv_cache_dtype)
     sheet.count(
         "kv_bytes_per_token",
         position,
         kv_cache_dtype=settings.kv_cache_dtype,
         layers=len(config.layers),
-        n_kv=config.attentions[0].num_kv_heads,
+        n_kv=own_heads.attentions[0].num_kv_heads,
         head_dim=config.attentions[0].head_dim,
     )
     needs = block_needs(config, settings.block_size, settings.max_num_batched_tokens)
@@ -213,7 +213,7 @@ def _add_request(sheet: _Sheet, model: PlannedModel, work: Workload) -> None:
     if states:
         recurrent = sum(layer.recurrence is not None for layer in config.layers)
         sheet.count("state_bytes_per_request", states, layers=recurrent)
-    open_keys = open_key_bytes(config, settings.kv_cache_dtype)
+    open_keys = open_key_bytes(own_heads, settings.kv_cache_dtype)
     if open_keys:
         sheet.count("open_key_bytes_per_request", open_keys, layers=len(config.attentions))
     block_bytes = model.models.model.backend.kv_bytes_per_block(
@@ -283,7 +283,7 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
     def add_step(name: str, start: int, end: int, num_requests: int) -> float:
         """The step that computes positions start .. end - 1 of each request."""
         num_tokens = num_requests * (end - start)
-        flops = num_requests * formulas.forward_flops(config, start, end, 1)
+        flops = num_requests * formulas.forward_flops(config, start, end, 1) / model.num_ranks
         weights = sheet.add(
             f"{name}_weight_bytes",
             weight_bytes * _read_share(model, num_tokens),
@@ -303,8 +303,9 @@ def _add_speed(sheet: _Sheet, model: PlannedModel, machine: MachineFacts, work: 
             bound="compute" if flops / peak > moved / bandwidth else "memory",
         )
 
+    own_heads = model.own_heads
     kv_bytes = formulas.KVBytes(
-        config, formulas.kv_position_bytes(config, model.settings.kv_cache_dtype)
+        own_heads, formulas.kv_position_bytes(own_heads, model.settings.kv_cache_dtype)
     )
     context = work.prompt + work.output
     prefill = add_step("prefill", 0, work.prompt, num_requests=1)

@@ -9,6 +9,7 @@ from pellucid.benchmark.machine_facts import MachineFacts
 from pellucid.benchmark.measured_speed import SecondsByKind
 from pellucid.benchmark.speed_file import find_speed, speed_key
 from pellucid.facts import formulas
+from pellucid.facts.kv_groups import share_of_heads
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
@@ -47,6 +48,21 @@ class PlannedModel:
     @property
     def config(self) -> ModelConfig:
         return self.models.model.config
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that compute each step together. All bytes are those of one of them."""
+        return self.models.model.backend.weights.num_ranks
+
+    @property
+    def num_kv_shares(self) -> int:
+        """Into which the kv-heads are divided among these processes."""
+        return self.models.model.backend.kv_shares(self.config)
+
+    @property
+    def own_heads(self) -> ModelConfig:
+        """The model with the heads of one process."""
+        return share_of_heads(self.config, self.num_kv_shares)
 
     @property
     def weight_bytes(self) -> int:
@@ -149,7 +165,7 @@ def _needs(
     backend: Backend | None = None,
 ) -> ModelNeeds:
     """Compiles the decoder over weights without numbers."""
-    backend = backend or make_backend(settings, model)
+    backend = backend or make_backend(settings, model, is_planned=True)
     weight_format = FORMATS.get(settings.quantization)
     parameters = PlannedParameters(backend.weights, find_formats, weight_format)
     decoder = decoder_class(model.architecture)(model, parameters, backend.ops)

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pellucid.benchmark.machine_facts import (
     KNOWN_MACHINES,
@@ -19,6 +20,9 @@ from pellucid.cli.parsing.option_types import check_count, parse_counts, size
 from pellucid.cli.parsing.options import Json, PlannedModelOptions
 from pellucid.cli.parsing.panels import MODEL, PLANNED_REQUESTS, Options, Panel
 from pellucid.inputs.config import EngineConfig
+
+if TYPE_CHECKING:
+    from pellucid.benchmark.planned_model import PlannedModel
 
 MACHINE = Panel("Machine")
 
@@ -100,6 +104,11 @@ def plan(
         default=EngineConfig.max_num_seqs,
     ),
     machine_options: MachineOptions,
+    tensor_parallel_size: int = MACHINE.option(
+        "N",
+        "Processes that compute each step together, as serve takes it: plans one of them, on a machine of its own.",
+        default=EngineConfig.tensor_parallel_size,
+    ),
     price: float = MACHINE.option(
         "PRICE",
         "Price of an hour of the machine, in any currency.",
@@ -130,6 +139,7 @@ def plan(
         model=model,
         max_num_seqs=max_num_seqs,
         device=machine_options.device,
+        tensor_parallel_size=tensor_parallel_size,
         **model_options.settings(),
     )
 
@@ -160,8 +170,21 @@ def plan(
         print_json(plan_object(planned.name, machine, estimates))
     else:
         print_plan(formats(planned.name, config), machine, estimates)
+        if tensor_parallel_size > 1:
+            print(wrapped(_of_one_process(planned)))
         if machine.provenance == "M" and speed is None:
             print(wrapped(f"To see times as this machine reaches them: {_bench(shape, config)}"))
+
+
+def _of_one_process(planned: "PlannedModel") -> str:
+    num_processes, num_shares = planned.num_ranks, planned.num_kv_shares
+    heads = f"1 of {num_shares} shares of the KV heads"
+    if num_shares == 1:
+        heads = f"all KV heads, since some layer's cannot be divided by {num_processes}"
+    return (
+        f"Bytes and times are those of each of {num_processes} processes, which has {heads}. The times leave out what"
+        " the processes exchange."
+    )
 
 
 def _bench(shape: str | None, config: EngineConfig) -> str:

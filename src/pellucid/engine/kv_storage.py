@@ -80,7 +80,7 @@ def make_kv_storage(
     models = EngineModels(_needs_of(model, config), draft_needs, has_drafts)
     plan = plan_engine(config, models, _available_memory(model))
     kv_cache = _make_kv_cache(config, model, plan.cache)
-    bytes_per_block = plan.memory.bytes_per_block
+    bytes_per_block = kv_cache.bytes_per_block  # of all processes together
     blocks_per_state = 0
     if model.config.states:
         blocks_per_state = num_pieces(kv_cache.bytes_per_state, bytes_per_block)
@@ -89,7 +89,9 @@ def make_kv_storage(
         # Imported here: few engines have one.
         from pellucid.engine.prefix_storage import open_prefix_store
 
-        prefix_store = open_prefix_store(config, model, plan, bus, blocks_per_state)
+        prefix_store = open_prefix_store(
+            config, model, bytes_per_block, plan.max_pending_blocks, bus, blocks_per_state
+        )
     swap_file = _make_swap_file(config, bytes_per_block)
     draft_kv_cache = None
     if draft is not None and plan.draft_cache is not None:

@@ -14,7 +14,6 @@ from pellucid.execution.prefix_store import PrefixStore
 from pellucid.execution.secret_file import read_secret
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
-from pellucid.memory.engine_plan import EnginePlan
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import Warn
 
@@ -24,13 +23,16 @@ _log = logging.getLogger(__name__)
 def open_prefix_store(
     config: EngineConfig,
     model: LoadedModel,
-    plan: EnginePlan,
+    bytes_per_block: int,
+    max_pending: int,
     bus: EventBus,
     blocks_per_state: int,
 ) -> PrefixStore:
     """Opens the directory or the server that `config.prefix_store` names.
 
     Args:
+        bytes_per_block: of the contents of a block, as the KV cache gives them.
+        max_pending: most blocks that wait to be written; as many may have been read.
         bus: gets warnings about files.
         blocks_per_state: blocks that take as many bytes as the recurrent states of a sequence, rounded up.
 
@@ -39,12 +41,10 @@ def open_prefix_store(
         OSError: a file cannot be made or read.
     """
     assert config.prefix_store is not None
-    bytes_per_block, max_pending = plan.memory.bytes_per_block, plan.max_pending_blocks
     report = _reporter(bus)
     fingerprint = model.identity(config).digest
-    if model.elsewhere is not None:  # a block's layout depends on where the model is cut
-        cuts = repr(model.elsewhere.first_layers).encode()
-        fingerprint = hashlib.sha256(fingerprint + cuts).digest()
+    if model.elsewhere is not None and (layout := model.elsewhere.block_layout):
+        fingerprint = hashlib.sha256(fingerprint + layout.encode()).digest()
     key = None
     if config.prefix_store_key is not None:
         key = read_secret("prefix_store_key", Path(config.prefix_store_key))

@@ -1,7 +1,7 @@
 """KV groups: which layers of a model share block tables, and where in a block each layer lies."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.facts.kv_formats import OPEN_GROUPS, find_kv_format
@@ -86,6 +86,34 @@ def block_needs(config: ModelConfig, block_size: int, max_chunk: int) -> BlockNe
     """
     windows = tuple(group.window for group in kv_groups(config))
     return BlockNeeds(block_size, windows, max_chunk)
+
+
+def kv_shares(config: ModelConfig, num_processes: int) -> int:
+    """How many of so many processes have a share of the kv-heads of each layer: all of them, or one, which has all
+    heads. A share is the same number of heads in all processes."""
+    divides = all(each.num_kv_heads % num_processes == 0 for each in config.attentions)
+    return num_processes if divides else 1
+
+
+def share_of_heads(config: ModelConfig, num_shares: int) -> ModelConfig:
+    """The model of whose heads a process has one of `num_shares` shares: as its KV cache sees it. The groups are those
+    of `config`."""
+    if num_shares == 1:
+        return config
+    layers = (
+        layer
+        if (own := layer.attention) is None
+        else replace(
+            layer,
+            attention=replace(
+                own,
+                num_heads=own.num_heads // num_shares,
+                num_kv_heads=own.num_kv_heads // num_shares,
+            ),
+        )
+        for layer in config.layers
+    )
+    return replace(config, layers=tuple(layers))
 
 
 def kv_places(config: ModelConfig, groups: Sequence[KVGroup]) -> tuple[KVPlace | None, ...]:

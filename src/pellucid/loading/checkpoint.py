@@ -13,6 +13,7 @@ from pellucid.loading.file_names import INDEX_FILE, SINGLE_FILE
 from pellucid.loading.json_file import read_json_object
 from pellucid.loading.mapped_tensors import TensorFiles
 from pellucid.loading.safetensors_file import SafetensorsFile, TensorInfo
+from pellucid.loading.tensor_source import ALL, RowIndex, select
 
 _FP8 = "F8_E4M3"
 _FORMATS = {"BF16": BF16, "F16": F16, _FP8: BF16}
@@ -51,11 +52,14 @@ class Checkpoint(TensorFiles[TensorInfo]):
         """The format of the matrix `name` in memory. Numbers that are not here become f32."""
         return _FORMATS.get(self.info(name).dtype, F32)
 
-    def tensor(self, name: str) -> npt.NDArray[Any]:
+    def tensor(self, name: str, index: RowIndex = ALL) -> npt.NDArray[Any]:
         """The tensor `name`, a read-only view of its file; FP8, which has no scales then, as bf16."""
         if self.info(name).dtype == _FP8:
-            return self.array(name).astype(ml_dtypes.bfloat16)
-        return self._files[name].tensor(name)
+            return select(self.array(name), index).astype(ml_dtypes.bfloat16)
+        return select(self._files[name].tensor(name), index)
+
+    def reads_rows(self, name: str) -> bool:
+        return True
 
     def table(self, name: str) -> MatrixRows:
         """The rows of the matrix `name`, in its file."""

@@ -28,6 +28,7 @@ from pellucid.loading.gguf_names import part_names
 from pellucid.loading.gguf_types import TensorKind as Type
 from pellucid.loading.gguf_types import TensorType
 from pellucid.loading.mapped_tensors import TensorFiles
+from pellucid.loading.tensor_source import ALL, RowIndex, select
 
 _COUNT, _NUMBER, _NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
 _FLOATS: Mapping[TensorType, Any] = {
@@ -106,8 +107,11 @@ class GgufCheckpoint(TensorFiles[GgufTensorInfo]):
             return _FLOAT_FORMATS.get(info.type, F32)
         return self._formats[block_type]
 
-    def tensor(self, name: str) -> UniformMatrix:
+    def tensor(self, name: str, index: RowIndex = ALL) -> UniformMatrix:
         """The tensor `name`. Blocks of several matrices are one matrix: the rows of all of them.
+
+        Args:
+            index: what of it, along the first axis of its shape.
 
         Raises:
             ValueError: it is stored in a type that we do not read.
@@ -118,10 +122,14 @@ class GgufCheckpoint(TensorFiles[GgufTensorInfo]):
         block_type = _block_type(info)
         if block_type is None:
             numbers: npt.NDArray[Any] = rows.view(_FLOATS[info.type]).reshape(info.shape)
-            return np.require(numbers, requirements="A")
+            return select(np.require(numbers, requirements="A"), index)
         if len(info.shape) >= 2:
-            return self._matrix_from_blocks(rows.reshape(-1, rows.shape[-1]), block_type)
-        return _dequantize(rows, block_type).reshape(info.shape)  # norms and biases
+            own = select(rows, index)
+            return self._matrix_from_blocks(own.reshape(-1, own.shape[-1]), block_type)
+        return select(_dequantize(rows, block_type).reshape(info.shape), index)  # norms and biases
+
+    def reads_rows(self, name: str) -> bool:
+        return True
 
     def check_types(self, names: Iterable[str]) -> None:
         """Raises a ValueError where one of the tensors `names` is stored in a type that we do not read."""

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from pellucid.backends.joined_matrix import UniformMatrix
+import numpy as np
+
+from pellucid.backends.joined_matrix import UniformMatrix, rows_of
 from pellucid.backends.quantization.formats import BF16, IntegerFormat, MatrixFormat
+from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import MatrixRows
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.tensor_source import TensorFacts
+from pellucid.loading.tensor_source import ALL, RowIndex, TensorFacts
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,21 @@ class MatrixCheckpoint:
         """The file that holds the tensor `name`, or its codes."""
         return self._checkpoint.path(self._arrays(name)[0])
 
-    def tensor(self, name: str) -> UniformMatrix:
+    def tensor(self, name: str, index: RowIndex = ALL) -> UniformMatrix:
         """The tensor `name`: codes of one of pellucid's formats, or floats."""
-        matrix = self._matrices.get(name)
-        return self._checkpoint.tensor(name) if matrix is None else matrix.read()
+        if (matrix := self._matrices.get(name)) is None:
+            return self._checkpoint.tensor(name, index)
+        whole = matrix.read()  # quantizers lay out rows in ways of their own
+        if index is ALL:
+            return whole
+        if len(matrix.shape) == 3 and isinstance(whole, QuantizedMatrix):
+            num_rows = matrix.shape[1]
+            numbers = np.arange(len(whole.codes)).reshape(-1, num_rows)[index]
+            return whole.rows(slice(numbers[0, 0], numbers[-1, -1] + 1))
+        return rows_of(whole, index)
+
+    def reads_rows(self, name: str) -> bool:
+        return name not in self._matrices
 
     def table(self, name: str) -> MatrixRows:
         """The rows of the matrix `name`."""

@@ -1,7 +1,8 @@
 """Passes weights from a checkpoint to a decoder, and checks each of them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
 from typing import Any
@@ -9,23 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.base import Weights
+from pellucid.backends.base import MatrixShape, Weights
 from pellucid.backends.joined_matrix import (
     JoinedMatrix,
     UniformMatrix,
     WeightMatrix,
     join_matrices,
+    rows_of,
 )
 from pellucid.backends.ops import Matrix, Parameters, Weight
 from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
-from pellucid.facts.model_config import ModelConfig
+from pellucid.facts.model_config import LayerConfig, ModelConfig
 from pellucid.loading.non_finite import first_non_finite
-from pellucid.loading.steps import take
-from pellucid.loading.tensor_source import TensorSource, as_floats
+from pellucid.loading.steps import selects_rows, stored_rows, take
+from pellucid.loading.tensor_source import ALL, RowIndex, TensorSource, as_floats
 from pellucid.models.family import WeightNames
-from pellucid.models.stored_weights import Shape, Source
+from pellucid.models.stored_weights import Shape, Source, Step
 
 Progress = Callable[[int, int], None]  # (bytes read, bytes in all)
 
@@ -85,8 +87,12 @@ class CheckpointParameters(Parameters):
     def _handle(self, weight: Weight) -> Any:
         match weight.kind:
             case "matrix":
-                matrix = self._quantized(weight.name, self.weight(weight))
-                return self._weights.matrix(matrix, self._bias(weight))
+                num_rows = weight.shape[0]
+                own = self._weights.own_rows(num_rows)
+                matrix = self._quantized(weight.name, self.weight(weight, own))
+                bias = self._bias(weight)
+                handle = self._weights.matrix(matrix, None if bias is None else bias[own])
+                return self._weights.shared(handle, num_rows)
             case "router":
                 floats = as_floats(self.weight(weight))
                 return self._weights.matrix(floats, self._bias(weight), rounds_activations=False)
@@ -107,14 +113,29 @@ class CheckpointParameters(Parameters):
         return as_floats(self.weight(weight.bias)) if weight.has_bias else None
 
     def _experts(self, weight: Weight) -> Iterator[Matrix]:
-        matrices = self.expert_weights(weight)
-        no_biases = repeat(None, weight.shape[0])
-        biases = self.expert_weights(weight.bias) if weight.has_bias else no_biases
-        for number, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
+        own = self._weights.own_experts(weight.shape[0])
+        matrices = self.expert_weights(weight, own)
+        biases = self.expert_weights(weight.bias, own) if weight.has_bias else repeat(None)
+        for number in range(weight.shape[0]):
+            if number not in own:
+                shape = self._pass_over_expert(weight, number)
+                yield self._weights.planned([shape], weight.has_bias)
+                continue
+            matrix, bias = next(matrices), next(biases)
             if self._format is not None:
                 matrix = self._quantized_part(weight.name, matrix)
-            floats = None if bias is None else as_floats(bias)
-            yield self._weights.expert(matrix, floats, number, weight.shape[0])
+            yield self._weights.expert(matrix, None if bias is None else as_floats(bias))
+
+    def _pass_over_expert(self, weight: Weight, number: int) -> MatrixShape:
+        """The shape of an expert of which no number is needed. Raises as `_pass_over` does."""
+        own = tuple(weight.shape[1:])
+        [source] = self._names.recipe(weight.name).sources
+        stored = self._name_of_experts(source, "weight", weight.numbers)
+        if stored is None:
+            stored = self._pass_over(source.of_expert(number), "weight", own, weight.numbers)
+            if weight.has_bias:
+                self._pass_over(source.of_expert(number), "bias", own[:1], weight.bias.numbers)
+        return MatrixShape(self._format or self._checkpoint.matrix_format(stored), *own)
 
     def table_rows(self, weight: Weight) -> RowTable:
         """The rows of a table in their file. Raises as `make` does."""
@@ -124,61 +145,119 @@ class CheckpointParameters(Parameters):
         self._unread.discard(stored)
         return self._checkpoint.table(stored)
 
-    def weight(self, weight: Weight) -> WeightMatrix:
-        """The numbers of a weight as they are stored, joined and contiguous. Raises as `make` does."""
+    def weight(self, weight: Weight, rows: slice = ALL) -> WeightMatrix:
+        """The numbers of a weight as they are stored, joined and contiguous. Raises as `make` does.
+
+        Args:
+            rows: which of them; others are not read where the file allows that.
+        """
         module, kind = weight.numbers.rsplit(".", 1)
         sources = self._names.recipe(module).sources
         rows_of_sources = weight.shape[:1] if len(sources) == 1 else weight.parts
-        joined = join_matrices(
-            [
-                self._rows_of(source, kind, (num_rows, *weight.shape[1:]), weight.numbers)
-                for source, num_rows in zip(sources, rows_of_sources, strict=True)
-            ]
-        )
-        assert joined.shape == weight.shape
+        wanted, first = range(weight.shape[0])[rows], 0
+        parts = []
+        for source, num_rows in zip(sources, rows_of_sources, strict=True):
+            own = slice(max(wanted.start - first, 0), min(wanted.stop - first, num_rows))
+            shape = num_rows, *weight.shape[1:]
+            if own.start < own.stop:
+                parts.append(self._rows_of(source, kind, shape, weight.numbers, own))
+            else:
+                self._pass_over(source, kind, shape, weight.numbers)
+            first += num_rows
+        joined = join_matrices(parts)
+        assert joined.shape == (len(wanted), *weight.shape[1:])
         return joined
 
-    def expert_weights(self, weight: Weight) -> Iterator[UniformMatrix]:
+    def expert_weights(
+        self, weight: Weight, experts: range | None = None
+    ) -> Iterator[UniformMatrix]:
         """The numbers of a weight [experts, ...] as they are stored, expert by expert: in a tensor of each, or in
-        one of all. Raises as `make` does."""
+        one of all. Raises as `make` does.
+
+        Args:
+            experts: which of them; None: all.
+        """
         our_name, (num_experts, *own) = weight.numbers, weight.shape
+        own_experts = range(num_experts) if experts is None else experts
         module, kind = our_name.rsplit(".", 1)
         [source] = self._names.recipe(module).sources
-        together = source.of_all_experts
-        candidates = self._names.candidates(together.tensor(kind))
-        if source == together or any(each in self._checkpoint for each in candidates):
-            name = self._name_in_checkpoint(together.tensor(kind), our_name)
-            shapes = source.shapes(tuple(own), self._checkpoint.info(name).shape[1:])
-            tensor = self._tensor(name, (num_experts, *shapes[0]), our_name)
-            for part in _parts(tensor, num_experts):
-                yield self._after_steps(source, part, shapes, name, our_name)
+        if (name := self._name_of_experts(source, kind, our_name)) is not None:
+            together = source.of_all_experts
+            shapes = together.shapes(tuple(own), self._checkpoint.info(name).shape[1:])
+            rows = ALL
+            if len(own_experts) < num_experts:
+                rows = slice(own_experts.start, own_experts.stop)
+            tensor = self._tensor(name, (num_experts, *shapes[0]), our_name, rows)
+            for part in _parts(tensor, len(own_experts)):
+                yield self._after_steps(source.steps, part, shapes[1:], name, our_name)
             return
-        for expert in range(num_experts):
-            if expert:
+        for expert in own_experts:
+            if expert != own_experts.start:
                 self.release()
             yield self._rows_of(source.of_expert(expert), kind, tuple(own), our_name)
 
-    def _rows_of(self, source: Source, kind: str, shape: Shape, our_name: str) -> UniformMatrix:
-        """What a source gives to our weight, `shape`."""
+    def _name_of_experts(self, source: Source, kind: str, our_name: str) -> str | None:
+        """The tensor of all experts of a layer; None: each has one of its own."""
+        together = source.of_all_experts
+        candidates = self._names.candidates(together.tensor(kind))
+        if source == together or any(each in self._checkpoint for each in candidates):
+            return self._name_in_checkpoint(together.tensor(kind), our_name)
+        return None
+
+    def _rows_of(
+        self, source: Source, kind: str, shape: Shape, our_name: str, rows: slice = ALL
+    ) -> UniformMatrix:
+        """What a source gives to our weight, `shape`: the rows asked for."""
         name = self._name_in_checkpoint(source.tensor(kind), our_name)
         shapes = source.shapes(shape, self._checkpoint.info(name).shape)
-        return self._after_steps(
-            source, self._tensor(name, shapes[0], our_name), shapes, name, our_name
-        )
+        if len(range(shape[0])[rows]) == shape[0]:
+            tensor = self._tensor(name, shapes[0], our_name)
+            return self._after_steps(source.steps, tensor, shapes[1:], name, our_name)
+        layer = self._layer_of(our_name)
+        with self._named_errors(name, our_name):
+            stored = stored_rows(source.steps, shapes, layer, rows)
+        if stored is None:
+            tensor = self._tensor(name, shapes[0], our_name)
+            whole = self._after_steps(source.steps, tensor, shapes[1:], name, our_name)
+            return rows_of(whole, rows)
+        tensor = self._tensor(name, shapes[0], our_name, stored)
+        left = [step for step in source.steps if not selects_rows(step)]
+        return self._after_steps(left, tensor, [tensor.shape] * len(left), name, our_name)
+
+    def _pass_over(self, source: Source, kind: str, shape: Shape, our_name: str) -> str:
+        """Checks the shape of a tensor of which no number is needed. Returns its name."""
+        name = self._name_in_checkpoint(source.tensor(kind), our_name)
+        shapes = source.shapes(shape, self._checkpoint.info(name).shape)
+        self._check_shape(name, our_name, shapes[0])
+        self._mark_read(name)
+        return name
 
     def _after_steps(
-        self, source: Source, tensor: UniformMatrix, shapes: list[Shape], name: str, our_name: str
+        self,
+        steps: Sequence[Step],
+        tensor: UniformMatrix,
+        shapes: Sequence[Shape],
+        name: str,
+        our_name: str,
     ) -> UniformMatrix:
-        """The tensor `name` of the shape shapes[0] after the steps of its source."""
-        match = re.match(r"layers\.(\d+)\.", our_name)
-        layer = None if match is None else self._config.layers[int(match[1])]
-        try:
-            for step, shape in zip(source.steps, shapes[1:], strict=True):
+        """The tensor `name` after `steps`, each of which leads to one of `shapes`."""
+        layer = self._layer_of(our_name)
+        with self._named_errors(name, our_name):
+            for step, shape in zip(steps, shapes, strict=True):
                 tensor = take(step, tensor, shape, layer)
+        return np.ascontiguousarray(tensor) if isinstance(tensor, np.ndarray) else tensor
+
+    def _layer_of(self, our_name: str) -> LayerConfig | None:
+        match = re.match(r"layers\.(\d+)\.", our_name)
+        return None if match is None else self._config.layers[int(match[1])]
+
+    @contextmanager
+    def _named_errors(self, name: str, our_name: str) -> Iterator[None]:
+        try:
+            yield
         except ValueError as error:
             path = self._checkpoint.path(name)
             raise ValueError(f"{path}: tensor {name} (our {our_name}) {error}") from None
-        return np.ascontiguousarray(tensor) if isinstance(tensor, np.ndarray) else tensor
 
     def release(self) -> None:
         """Frees the memory of the tensors read so far; `make` does so by itself."""
@@ -225,8 +304,11 @@ class CheckpointParameters(Parameters):
         except ValueError as error:
             raise ValueError(f"{self._checkpoint.location}: our {name}: {error}") from None
 
-    def _tensor(self, name: str, shape: Shape, our_name: str) -> UniformMatrix:
-        """The checkpoint's tensor `name`, whose shape must be `shape`, checked."""
+    def _tensor(
+        self, name: str, shape: Shape, our_name: str, index: RowIndex = ALL
+    ) -> UniformMatrix:
+        """The checkpoint's tensor `name`, whose shape must be `shape`: what `index` selects along its first axis,
+        checked."""
         path = self._checkpoint.path(name)
         # One row may be stored without its axis.
         is_row = (
@@ -234,12 +316,13 @@ class CheckpointParameters(Parameters):
         )
         if not is_row:
             self._check_shape(name, our_name, shape)
-        tensor = self._checkpoint.tensor(name)
+        tensor = self._checkpoint.tensor(name, index)
         for numbers in _floats(tensor):
-            if (index := first_non_finite(numbers)) is not None:
+            if (place := first_non_finite(numbers)) is not None:
+                among = "" if index is ALL else " of the rows of this process"
                 raise ValueError(
-                    f"{path}: tensor {name} (our {our_name}) holds {numbers[index]} at "
-                    f"{list(index)}: weights must be finite"
+                    f"{path}: tensor {name} (our {our_name}) holds {numbers[place]} at "
+                    f"{list(place)}{among}: weights must be finite"
                 )
         if (exponent := _largest_exponent(tensor)) > LARGEST_EXPONENT:
             raise ValueError(

@@ -73,7 +73,9 @@ class PlannedParameters(Parameters):
     def make(self, weight: Weight) -> Any:
         match weight.kind:
             case "matrix":
-                return self._planned(self._shapes(weight), weight.has_bias)
+                num_rows = weight.shape[0]
+                own = _rows_of(self._shapes(weight), self._weights.own_rows(num_rows))
+                return self._weights.shared(self._planned(own, weight.has_bias), num_rows)
             case "router":
                 (stored,) = self._find_formats(weight.name)
                 number = stored if isinstance(stored, FloatFormat) else F32
@@ -83,7 +85,8 @@ class PlannedParameters(Parameters):
                 before = self.num_bytes
                 handle = self._planned(self._shapes(weight), weight.has_bias)
                 num_experts = weight.shape[0]
-                num_in_memory = num_experts if self._weights.expert_reads is None else 0
+                own_experts = self._weights.own_experts(num_experts)
+                num_in_memory = len(own_experts) if self._weights.expert_reads is None else 0
                 self.num_bytes = before + num_in_memory * (self.num_bytes - before)
                 return (handle,) * num_experts
             case "table":
@@ -123,3 +126,14 @@ def _joined(before: MatrixFormat, own: MatrixFormat) -> MatrixFormat | None:
         return own
     are_floats = isinstance(before, FloatFormat) and isinstance(own, FloatFormat)
     return F32 if are_floats else None  # which holds all numbers of f16 and of bf16
+
+
+def _rows_of(shapes: Sequence[MatrixShape], rows: slice) -> list[MatrixShape]:
+    """Rows of the matrices `shapes`, which follow each other."""
+    found, first = [], 0
+    for kind, num_rows, num_columns in shapes:
+        num_own = min(rows.stop - first, num_rows) - max(rows.start - first, 0)
+        if num_own > 0:
+            found.append(MatrixShape(kind, num_own, num_columns))
+        first += num_rows
+    return found

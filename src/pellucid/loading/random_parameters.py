@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import Weights
+from pellucid.backends.joined_matrix import rows_of
 from pellucid.backends.ops import IntArray, Parameters, Weight
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -60,7 +61,13 @@ class RandomParameters(Parameters):
         rng = np.random.default_rng(zlib.crc32(weight.name.encode()))
         match weight.kind:
             case "matrix":
-                return self._weights.matrix(*self._drawn(weight))
+                num_rows = weight.shape[0]
+                own = self._weights.own_rows(num_rows)
+                matrix, bias = self._drawn(weight)
+                handle = self._weights.matrix(
+                    rows_of(matrix, own), None if bias is None else bias[own]
+                )
+                return self._weights.shared(handle, num_rows)
             case "router":
                 floats = _random_bf16(rng, *weight.shape)
                 return self._weights.matrix(

@@ -1,12 +1,13 @@
 """Takes the steps that make our rows of a stored tensor."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.joined_matrix import UniformMatrix
-from pellucid.backends.quantization.matrix import QuantizedMatrix
+from pellucid.backends.joined_matrix import UniformMatrix, rows_of
 from pellucid.facts.model_config import AttentionConfig, LayerConfig
-from pellucid.loading.tensor_source import as_floats
+from pellucid.loading.tensor_source import RowIndex, as_floats
 from pellucid.models import stored_weights as steps
 
 
@@ -33,9 +34,9 @@ def take(
         case steps.NegativeExp():
             return np.asarray(-np.exp(as_floats(tensor).astype(np.float32)))
         case steps.Alternate():
-            return _rows(tensor, slice(step.index, None, 2))
+            return rows_of(tensor, slice(step.index, None, 2))
         case steps.Half():
-            return _rows(tensor, slice(step.index * shape[0], (step.index + 1) * shape[0]))
+            return rows_of(tensor, slice(step.index * shape[0], (step.index + 1) * shape[0]))
         case steps.Depthwise():
             return as_floats(tensor).reshape(shape)
         case steps.Rows():
@@ -43,8 +44,40 @@ def take(
             return _ordered(tensor, np.array(step.order(layer)))
         case steps.HalvesFirst():
             assert layer is not None and layer.attention is not None
-            return _rows(tensor, _halves_first(tensor.shape[0], layer.attention))
+            return rows_of(tensor, _halves_first(tensor.shape[0], layer.attention))
     raise NotImplementedError(step)
+
+
+def selects_rows(step: steps.Step) -> bool:
+    """Whether a step only leaves out rows, or puts them in another order."""
+    return isinstance(step, steps.Half | steps.Rows | steps.HalvesFirst)
+
+
+def stored_rows(
+    way: Sequence[steps.Step],
+    shapes: Sequence[steps.Shape],
+    layer: LayerConfig | None,
+    rows: slice,
+) -> RowIndex | None:
+    """The rows of a stored tensor of which `rows` of ours are made. Other arguments and errors are those of `take`.
+
+    Args:
+        way: the steps.
+        shapes: before the first step, and after each.
+
+    Returns:
+        None where a step mixes rows.
+    """
+    order = np.arange(shapes[0][0])
+    for step, shape in zip(way, shapes[1:], strict=True):
+        if selects_rows(step):
+            order = np.asarray(take(step, order, shape, layer))
+        elif not isinstance(step, steps.Offset | steps.NegativeExp):
+            return None
+    order = order[rows]
+    first, last = int(order[0]), int(order[-1])
+    follow_each_other = np.array_equal(order, np.arange(first, last + 1))
+    return slice(first, last + 1) if follow_each_other else order
 
 
 def _ordered(tensor: UniformMatrix, order: npt.NDArray[np.intp]) -> UniformMatrix:
@@ -52,7 +85,7 @@ def _ordered(tensor: UniformMatrix, order: npt.NDArray[np.intp]) -> UniformMatri
         raise ValueError(
             f"has {tensor.shape[0]} rows: config.json asks for {order.max() + 1} at least"
         )
-    return _rows(tensor, order)
+    return rows_of(tensor, order)
 
 
 def _halves_first(num_rows: int, attention: AttentionConfig) -> npt.NDArray[np.intp]:
@@ -62,7 +95,3 @@ def _halves_first(num_rows: int, attention: AttentionConfig) -> npt.NDArray[np.i
     pairs = heads[:, :dim].reshape(len(heads), -1, 2)
     halves = pairs.transpose(0, 2, 1).reshape(len(heads), dim)
     return np.concatenate([halves, heads[:, dim:]], axis=1).reshape(-1)
-
-
-def _rows(tensor: UniformMatrix, index: slice | npt.NDArray[np.intp]) -> UniformMatrix:
-    return tensor.rows(index) if isinstance(tensor, QuantizedMatrix) else np.asarray(tensor[index])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightM
 from pellucid.backends.quantization.formats import MatrixFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
+
+RowIndex: TypeAlias = slice | npt.NDArray[np.intp]
+ALL = slice(None)
 
 
 class TensorFacts(Protocol):
@@ -50,12 +53,19 @@ class TensorSource(Protocol):
         """The file that holds the tensor `name`."""
         ...
 
-    def tensor(self, name: str) -> UniformMatrix:
+    def tensor(self, name: str, index: RowIndex = ALL) -> UniformMatrix:
         """The tensor `name`, perhaps a read-only view of its file.
+
+        Args:
+            index: what of it, along the first axis of its shape.
 
         Raises:
             ValueError: it is in a format that we do not read.
         """
+        ...
+
+    def reads_rows(self, name: str) -> bool:
+        """Whether rows of the matrix `name` are read without the others."""
         ...
 
     def table(self, name: str) -> RowTable:
@@ -65,6 +75,11 @@ class TensorSource(Protocol):
     def release(self, name: str) -> None:
         """Frees the memory of the tensor `name`, which may be read again from its file."""
         ...
+
+
+def select(tensor: npt.NDArray[Any], index: RowIndex) -> npt.NDArray[Any]:
+    """What `index` selects along the first axis; a tensor of one number has no axis."""
+    return tensor if index is ALL else np.asarray(tensor[index])
 
 
 def as_floats(tensor: WeightMatrix) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ from pellucid.backends.base import Backend
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.facts.formulas import state_bytes
 from pellucid.facts.kv_formats import find_kv_format
-from pellucid.facts.kv_groups import block_needs, open_key_bytes
+from pellucid.facts.kv_groups import block_needs, open_key_bytes, share_of_heads
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig, block_sizes
 from pellucid.memory.memory_plan import (
@@ -121,6 +121,17 @@ class EnginePlan:
     max_pending_blocks: int
     max_extra_logits: int
     max_num_seqs: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that compute each step together: the plan is that of each of them."""
+        return self.models.model.backend.weights.num_ranks
+
+    @property
+    def num_kv_shares(self) -> int:
+        """Into which the kv-heads are divided among these processes; 1: each has the whole KV cache."""
+        model = self.models.model
+        return model.backend.kv_shares(model.config)
 
     def of_machines(self) -> "dict[str, MemoryPlan]":
         """The plan of each machine, by its name, if there are several; that of this machine at the end."""
@@ -238,7 +249,7 @@ class _CacheNeeds:
         )
         self.bytes_per_block = _bytes_per_block(config, model)
         num_states = _num_slots(state_slots, self.open_slots)
-        self.state_bytes = num_states * _slot_bytes(config, model.config)
+        self.state_bytes = num_states * _slot_bytes(config, model)
         self.area_bytes = model.backend.open_area_bytes(model.config, config.kv_cache_dtype)
         self.elsewhere = tuple(
             Room(
@@ -267,9 +278,9 @@ class _EngineNeeds:
         self.own = _CacheNeeds(config, model, _state_slots(config, models))
         self.draft = None
         if models.draft is not None:
-            slots = _draft_state_slots(config, models.draft.config)
+            slots = _draft_state_slots(config, models.draft)
             self.draft = _CacheNeeds(config, models.draft, slots)
-        self.max_pending_blocks = _max_pending_blocks(config, model.config, self.own)
+        self.max_pending_blocks = _max_pending_blocks(config, model, self.own)
         self.max_extra_logits = _max_extra_logits(config, model.config)
 
     def memory_needs(self, max_model_len: int) -> MemoryNeeds:
@@ -278,7 +289,8 @@ class _EngineNeeds:
         weight_bytes, bytes_per_block = model.weight_bytes, self.own.bytes_per_block
         scratch = _scratch_bytes(config, model, self.max_extra_logits) + self.own.area_bytes
         if config.prefix_store is not None:
-            scratch += 2 * self.max_pending_blocks * bytes_per_block
+            num_shares = model.backend.kv_shares(model.config)
+            scratch += 2 * self.max_pending_blocks * num_shares * bytes_per_block
         if draft is not None and self.draft is not None:
             weight_bytes += draft.weight_bytes
             scratch += _scratch_bytes(config, draft, 0)
@@ -310,11 +322,11 @@ class _EngineNeeds:
         return max(Fraction(drafts.most(length), own.most(length)) for length in lengths)
 
 
-def _max_pending_blocks(config: EngineConfig, model: ModelConfig, cache: _CacheNeeds) -> int:
+def _max_pending_blocks(config: EngineConfig, model: ModelNeeds, cache: _CacheNeeds) -> int:
     # All blocks that a step can fill may wait when the next step ends.
     num_blocks = blocks_for(config.max_num_batched_tokens, config.block_size) + config.max_num_seqs
     num_blocks *= len(cache.block_needs.windows)
-    if model.states:
+    if model.config.states:
         num_blocks += MAX_PENDING_STATES * num_pieces(
             _slot_bytes(config, model), cache.bytes_per_block
         )
@@ -324,8 +336,8 @@ def _max_pending_blocks(config: EngineConfig, model: ModelConfig, cache: _CacheN
 def _state_slots(config: EngineConfig, models: EngineModels) -> StateSlots | None:
     """The numbers of slots. There are at most as many slots for snapshots, and as many spare slots, as requests
     that can run."""
-    model = models.model.config
-    if not model.states:
+    model = models.model
+    if not model.config.states:
         return None
     num_bytes, most = _slot_bytes(config, model), config.max_num_seqs
     num_snapshots = num_spares = 0
@@ -336,9 +348,9 @@ def _state_slots(config: EngineConfig, models: EngineModels) -> StateSlots | Non
     return StateSlots(most, num_snapshots, num_spares)
 
 
-def _draft_state_slots(config: EngineConfig, draft: ModelConfig) -> StateSlots | None:
+def _draft_state_slots(config: EngineConfig, draft: ModelNeeds) -> StateSlots | None:
     """Slots for as many requests as may have drafts of the draft model, and a spare one for each."""
-    if not draft.states:
+    if not draft.config.states:
         return None
     fitting = MAX_SPARE_BYTES // _slot_bytes(config, draft)
     num_slots = min(config.max_num_seqs, max(1, fitting))
@@ -359,9 +371,10 @@ def _num_slots(state_slots: StateSlots | None, open_slots: OpenSlots | None) -> 
     return 0 if open_slots is None else open_slots.num_slots
 
 
-def _slot_bytes(config: EngineConfig, model: ModelConfig) -> int:
+def _slot_bytes(config: EngineConfig, model: ModelNeeds) -> int:
     """Of a slot: the recurrent states and the open keys of a sequence."""
-    return state_bytes(model) + open_key_bytes(model, config.kv_cache_dtype)
+    own_heads = share_of_heads(model.config, model.backend.kv_shares(model.config))
+    return state_bytes(model.config) + open_key_bytes(own_heads, config.kv_cache_dtype)
 
 
 def _bytes_per_block(config: EngineConfig, model: ModelNeeds) -> int:

@@ -25,7 +25,7 @@ class PlannedWeights:
     """Bytes in memory, without the padding of kernels' layouts, which is under a percent.
 
     Args:
-        largest: of the largest matrix, which is there twice while it is laid out.
+        largest: of the largest matrix, which is there twice while it is laid out: of what a rank reads of it.
     """
 
     total: int
@@ -58,11 +58,15 @@ def plan_weights(
         and not model.names.is_table(name)
         and (with_experts or not model.names.is_expert(name))
     }
-    of_rank = (
-        num_bytes // (num_ranks if _is_divided(model, name, num_ranks) else 1)
+    of_rank = {
+        name: num_bytes // (num_ranks if _is_divided(model, name, num_ranks) else 1)
+        for name, num_bytes in sizes.items()
+    }
+    read = (
+        of_rank[name] if model.tensors.reads_rows(name) else num_bytes
         for name, num_bytes in sizes.items()
     )
-    return PlannedWeights(sum(of_rank), max(sizes.values(), default=0))
+    return PlannedWeights(sum(of_rank.values()), max(read, default=0))
 
 
 def _is_divided(model: StoredModel, name: str, num_ranks: int) -> bool:

@@ -15,6 +15,7 @@ from pellucid.backends.base import (
 )
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, KVCache
+from pellucid.stages.divided_kv_cache import DividedKVCache
 from pellucid.stages.link import StageLink, ask_all, reply_of
 from pellucid.stages.messages import FromStage, Rows, compute_message
 from pellucid.stages.repeated_kv_cache import RepeatedKVCache
@@ -58,7 +59,7 @@ class DividedDecoder(CompiledDecoder):
             BlocksLostError: a rank has gone: no later step can be computed.
             RuntimeError: a rank could not compute the step.
         """
-        assert isinstance(kv_cache, RepeatedKVCache)
+        assert isinstance(kv_cache, DividedKVCache | RepeatedKVCache)
         message = compute_message(batch, range(len(batch.block_tables)), None)
         asked = ask_all(self._links, lambda _: message)
         for each in asked:

@@ -25,6 +25,7 @@ from pellucid.loading.parameters import Progress
 from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory.memory_plan import StageNeeds
 from pellucid.stages.divided_decoder import DividedDecoder
+from pellucid.stages.divided_kv_cache import DividedKVCache
 from pellucid.stages.link import StageLink, check_identity
 from pellucid.stages.messages import Allocate, Done, Load, Loaded, Prepare, Prepared
 from pellucid.stages.part_host import OwnSettings
@@ -48,7 +49,6 @@ class OtherRanks:
     """
 
     needs: tuple[StageNeeds, ...] = ()
-    first_layers = (0,)
 
     def __init__(
         self,
@@ -67,6 +67,15 @@ class OtherRanks:
         atexit.register(self.close)  # before MPI ends, which waits for all ranks
 
     @property
+    def _num_shares(self) -> int:
+        """Into which the kv-heads are divided."""
+        return self._model.backend.kv_shares(self._model.config)
+
+    @property
+    def block_layout(self) -> str:
+        return f"{self._num_shares} shares of the heads" if self._num_shares > 1 else ""
+
+    @property
     def own_bytes_per_block(self) -> int:
         config = self._config
         return self._model.backend.kv_bytes_per_block(
@@ -78,7 +87,7 @@ class OtherRanks:
         return min((each for each in (own, *self._available) if each is not None), default=None)
 
     def make_kv_cache(self, num_blocks: int, num_state_slots: int) -> KVCache:
-        """Has each rank make its cache.
+        """Has each rank make its cache: of its share of the kv-heads, or of all.
 
         Raises:
             ValueError: there is one already, or a rank cannot make its own.
@@ -89,19 +98,24 @@ class OtherRanks:
             )
         self._has_cache = True
         asked = [link.ask(Allocate(num_blocks, num_state_slots)) for link in self._links]
+        own = self._make_own(num_blocks, num_state_slots)
+        for each in asked:
+            settled(_SETTING, each, Done)
+        for link in self._links:
+            link.watch()
+        if self._num_shares > 1:
+            return DividedKVCache(self._links, self._make_own(1, 1), own)
+        return RepeatedKVCache(self._links, own)
+
+    def _make_own(self, num_blocks: int, num_state_slots: int) -> KVCache:
         config = self._config
-        own = self._model.backend.make_kv_cache(
+        return self._model.backend.make_kv_cache(
             self._model.config,
             num_blocks,
             config.block_size,
             config.kv_cache_dtype,
             num_state_slots,
         )
-        for each in asked:
-            settled(_SETTING, each, Done)
-        for link in self._links:
-            link.watch()
-        return RepeatedKVCache(self._links, own)
 
     def take_loss(self) -> BlocksLostError | None:
         losses = [link.take_loss() for link in self._links]
@@ -126,11 +140,12 @@ def load_divided_model(
     process. Arguments and errors are those of `load_model`.
 
     Raises:
-        ValueError: MPI has started another number of processes, or a rank has other files, another version or other
-            settings, or too little memory.
+        ValueError: MPI has started another number of processes, these have loaded a model before, or a rank has other
+            files, another version or other settings, or too little memory.
         SystemExit: on other ranks than 0.
     """
     ranks = join_ranks(config.tensor_parallel_size)
+    ranks.claim()
     if ranks.rank > 0:
         _follow(config, ranks)
     key: bytes = ranks.communicator.bcast(secrets.token_bytes(32))

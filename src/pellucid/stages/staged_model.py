@@ -60,9 +60,10 @@ class Stages:
         self._has_cache = False
 
     @property
-    def first_layers(self) -> tuple[int, ...]:
+    def block_layout(self) -> str:
+        """It depends on where the model is cut."""
         configs = *(stage.config for stage in self._stages), self._own_config
-        return tuple(each.first_layer for each in configs)
+        return repr(tuple(each.first_layer for each in configs))
 
     @property
     def needs(self) -> tuple[StageNeeds, ...]:

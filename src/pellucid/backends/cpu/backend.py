@@ -28,7 +28,7 @@ from pellucid.backends.native import (
     kv_bytes_per_block,
 )
 from pellucid.backends.ops import Decoder
-from pellucid.facts.kv_groups import open_area_bytes
+from pellucid.facts.kv_groups import kv_shares, open_area_bytes, share_of_heads
 from pellucid.facts.model_config import ModelConfig
 
 if TYPE_CHECKING:  # most engines compute alone
@@ -119,11 +119,17 @@ class CpuBackend(Backend):
             return available
         return available // self._ranks.num_on_machine
 
+    def kv_shares(self, config: ModelConfig) -> int:
+        return kv_shares(config, self.weights.num_ranks)
+
+    def _own_heads(self, config: ModelConfig) -> ModelConfig:
+        return share_of_heads(config, self.kv_shares(config))
+
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
-        return kv_bytes_per_block(dtype, native_kv_groups(config), block_size)
+        return kv_bytes_per_block(dtype, native_kv_groups(self._own_heads(config)), block_size)
 
     def open_area_bytes(self, config: ModelConfig, dtype: str) -> int:
-        return open_area_bytes(config, dtype, self._max_rows)
+        return open_area_bytes(self._own_heads(config), dtype, self._max_rows)
 
     def make_kv_cache(
         self,
@@ -134,13 +140,13 @@ class CpuBackend(Backend):
         num_state_slots: int = 1,
     ) -> CpuKVCache:
         return make_cpu_kv_cache(
-            config, num_blocks, block_size, dtype, num_state_slots, self._max_rows
+            self._own_heads(config), num_blocks, block_size, dtype, num_state_slots, self._max_rows
         )
 
     def compile(self, decoder: Decoder, config: ModelConfig) -> ProgramDecoder:
         """`decoder` as one native call per step. Allocates the memory between ops."""
         trace = Trace()
-        handles: Any = TracedKVCache(config)  # a cache only as far as forward looks
+        handles: Any = TracedKVCache(self._own_heads(config))  # only as far as forward looks
         logits: Any = decoder.forward(symbolic_batch(trace), handles)
         self.weights.finish()
         return ProgramDecoder(

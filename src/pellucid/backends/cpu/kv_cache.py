@@ -21,6 +21,7 @@ class CpuKVLayer:
     Args:
         group: of the layers with which it shares block tables.
         index: in its group.
+        num_heads: H, of this process, as K.
         num_kv_heads: K.
         head_dim: D.
         max_seq_len: positions that a sequence in it can have.
@@ -28,6 +29,7 @@ class CpuKVLayer:
 
     group: int
     index: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     max_seq_len: int
@@ -167,7 +169,8 @@ def _layers(
     for layer, place in zip(config.layers, places, strict=True):
         if layer.attention is not None:
             assert place is not None
-            shape = layer.attention.num_kv_heads, layer.attention.head_dim
+            own = layer.attention
+            shape = own.num_heads, own.num_kv_heads, own.head_dim
             handles.append(CpuKVLayer(place.group, place.index, *shape, max_seq_len, cache))
         elif layer.recurrence is not None:
             handles.append(CpuStateLayer(layer.recurrence.state, num_numbers, cache))

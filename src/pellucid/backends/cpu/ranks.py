@@ -3,7 +3,8 @@
 import atexit
 import ctypes
 import os
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -27,10 +28,23 @@ class Ranks:
     exchange: Exchange
     num_on_machine: int
     is_near_first: bool
+    _claimed: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def rank(self) -> int:
         return self.exchange.rank
+
+    def claim(self) -> None:
+        """Takes all ranks for a model.
+
+        Raises:
+            ValueError: they have loaded one, or tried to: the other ranks compute for it, or have ended.
+        """
+        if not self._claimed.acquire(blocking=False):
+            raise ValueError(
+                f"tensor_parallel_size={self.exchange.num_ranks}: the processes that mpirun has started load one model,"
+                " and have done so; start others for another model"
+            )
 
     def abort_at_exit(self) -> None:
         """Has MPI end all processes when this one ends: it would wait for those that have gone."""
@@ -74,6 +88,15 @@ def join_ranks(num_ranks: int) -> Ranks:
         number_type=MPI.FLOAT.handle,
     )
     return Ranks(world, exchange, on_machine.size, 0 in on_machine.allgather(world.rank))
+
+
+def planned_ranks(num_ranks: int) -> Ranks:
+    """Processes that nobody has started, to plan the memory of one: of the last, whose share is the largest. They
+    exchange nothing, so no step can be computed. Each has a machine of its own."""
+    rank = num_ranks - 1
+    exchange = Exchange(rank, num_ranks, gather=1, test=1, communicator=0, number_type=0)
+    exchange.fail()  # so that nothing is called
+    return Ranks(None, exchange, num_on_machine=1, is_near_first=True)
 
 
 def _take_cores(on_machine: Any) -> None:

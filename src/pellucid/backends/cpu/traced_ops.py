@@ -40,7 +40,7 @@ class TracedOps(Ops):
     def embed(self, token_ids: Any, table: CpuMatrix | TableInFile, scale: float = 1.0) -> Rows:
         if isinstance(table, TableInFile):
             return token_ids.trace.look_up(table.rows, token_ids.name, scale)
-        weights, exchange, starts = _own_part(table)
+        (weights,), exchange, starts = _own_part(table)
         indices = _INDICES[token_ids.name]
         return token_ids.trace.record(
             "embed",
@@ -215,12 +215,13 @@ class TracedOps(Ops):
         )
 
     def store_kv(self, kv_layer: CpuKVLayer, k: Rows, v: Rows, batch: ForwardBatch) -> None:
-        num_kv_heads, head_dim = k.shape
+        (num_all, head_dim), num_own = k.shape, kv_layer.num_kv_heads
+        own = self._own_heads(num_all, num_own)
         k.trace.record_effect(
             "store_kv",
-            [k, v],
+            [k[:, own], v[:, own]],
             lambda to, x, _: to.program.store_kv(
-                kv_layer.index, x[0], x[1], num_kv_heads, head_dim, kv_layer.group
+                kv_layer.index, x[0], x[1], num_own, head_dim, kv_layer.group
             ),
         )
 
@@ -234,16 +235,37 @@ class TracedOps(Ops):
         softcap: float | None = None,
         sinks: HostArray | None = None,
     ) -> Rows:
-        rows, (num_heads, head_dim) = q.rows, q.shape
-        heads = Heads(num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
-        return q.trace.record(
-            "attention",
-            [q],
-            q.shape,
-            lambda to, x, y: to.attention(heads).paged_attention(
-                rows, kv_layer.index, x[0], scale, sliding_window, softcap, sinks, y, kv_layer.group
-            ),
-        )
+        """Of this process's heads; it gets the others' outputs."""
+        rows, (num_all, head_dim), exchange = q.rows, q.shape, self.exchange
+        own = self._own_heads(num_all, kv_layer.num_heads)
+        heads = Heads(kv_layer.num_heads, kv_layer.num_kv_heads, head_dim, kv_layer.max_seq_len)
+        own_sinks = None if sinks is None else np.ascontiguousarray(sinks[own])
+        first, width = own.start * head_dim, kv_layer.num_heads * head_dim
+
+        def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView) -> None:
+            buffer, column = y
+            to.attention(heads).paged_attention(
+                rows,
+                kv_layer.index,
+                x[0],
+                scale,
+                sliding_window,
+                softcap,
+                own_sinks,
+                (buffer, column + first),
+                kv_layer.group,
+            )
+            if exchange is not None and kv_layer.num_heads < num_all:
+                parts = [(rank, rank * width, width) for rank in range(exchange.num_ranks)]
+                to.program.exchange(rows, y, exchange, parts)
+
+        return q.trace.record("attention", [q[:, own]], q.shape, emit)
+
+    def _own_heads(self, num_all: int, num_own: int) -> slice:
+        """This process's share of so many heads."""
+        if self.exchange is None or num_own == num_all:
+            return slice(0, num_all)
+        return slice(self.exchange.rank * num_own, (self.exchange.rank + 1) * num_own)
 
     def logits(self, x: Rows, weight: CpuMatrix, softcap: float | None = None) -> Rows:
         notes_largest = x.rows is RowSet.LOGITS  # not where the op runs alone
@@ -268,11 +290,13 @@ class TracedOps(Ops):
         return logits
 
 
-def _own_part(weight: CpuMatrix) -> tuple[LinearWeights, Exchange | None, tuple[int, ...]]:
+def _own_part(
+    weight: CpuMatrix | JoinedHandle,
+) -> tuple[Sequence[LinearWeights], Exchange | None, tuple[int, ...]]:
     """This process's rows of a matrix, and how they are divided."""
     if isinstance(weight, DividedWeights):
-        return weight.own, weight.exchange, weight.starts
-    return weight, None, ()
+        return weight.parts, weight.exchange, weight.starts
+    return weight.parts if isinstance(weight, JoinedHandle) else [weight], None, ()
 
 
 def _product(
@@ -280,26 +304,16 @@ def _product(
 ) -> SymbolicArray:
     """x @ weight.T + bias; for logits of one process, the place of the largest may be recorded as well."""
     rows = x.rows
-    matrices: Sequence[CpuMatrix] = weight.parts if isinstance(weight, JoinedHandle) else [weight]
-    *columns, num_outputs = accumulate((each.num_outputs for each in matrices), initial=0)
-    products: list[tuple[LinearWeights, int]] = []  # and the first column of each
-    exchanged: list[tuple[int, int, int]] = []  # rank, first column, width
-    exchange = None
-    for matrix, column in zip(matrices, columns, strict=True):
-        own, through, starts = _own_part(matrix)
-        if through is not None:
-            exchange = through
-            exchanged += [
-                (rank, column + start, end - start)
-                for rank, (start, end) in enumerate(pairwise(starts))
-            ]
-            column += starts[through.rank]
-        products.append((own, column))
-    x.trace.weights[rows].extend(own for own, _ in products)
+    parts, exchange, starts = _own_part(weight)
+    first = 0 if exchange is None else starts[exchange.rank]
+    *columns, end = accumulate((each.num_outputs for each in parts), initial=first)
+    num_outputs = end if exchange is None else starts[-1]
+    exchanged = [(rank, begin, end - begin) for rank, (begin, end) in enumerate(pairwise(starts))]
+    x.trace.weights[rows].extend(parts)
 
     def emit(to: ProgramBuilder, x: Sequence[BufferView], y: BufferView, add_to_y: bool) -> None:
         buffer, first = y
-        for own, column in products:
+        for own, column in zip(parts, columns, strict=True):
             to.program.linear(rows, x[0], own, (buffer, first + column), add_to_y, notes_largest)
         if exchange is not None:
             to.program.exchange(rows, y, exchange, exchanged)

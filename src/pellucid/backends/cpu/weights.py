@@ -2,7 +2,6 @@
 
 import mmap
 import tempfile
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,6 +24,7 @@ from pellucid.backends.native import (
     plan_weights,
     quantize_weights,
 )
+from pellucid.backends.ops import Matrix
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
@@ -38,12 +38,12 @@ class DividedWeights:
     """A matrix [N, K] of which each process has some rows.
 
     Args:
-        own: the rows of this process, and their bias.
+        own: the rows of this process, and their bias; joined where they have several formats.
         exchange: gives all processes what each has computed.
         starts: the first row of each rank, and N.
     """
 
-    own: LinearWeights
+    own: LinearWeights | JoinedHandle
     exchange: Exchange
     starts: tuple[int, ...]
 
@@ -52,8 +52,9 @@ class DividedWeights:
         return self.starts[-1]
 
     @property
-    def num_inputs(self) -> int:
-        return self.own.num_inputs
+    def parts(self) -> Sequence[LinearWeights]:
+        """Of this process, one after the other."""
+        return self.own.parts if isinstance(self.own, JoinedHandle) else [self.own]
 
 
 CpuMatrix: TypeAlias = LinearWeights | DividedWeights
@@ -110,42 +111,38 @@ class CpuWeights(Weights):
             pass
         self._memory = self._packer = None  # the matrices keep their memory
 
+    def own_rows(self, num_rows: int) -> slice:
+        """As `Weights.own_rows`: whole panels; of a matrix with less than a panel for each process, all."""
+        if (starts := self._starts(num_rows)) is None or self._exchange is None:
+            return slice(0, num_rows)
+        rank = self._exchange.rank
+        return slice(starts[rank], starts[rank + 1])
+
+    def shared(self, own: Matrix, num_rows: int) -> Matrix:
+        if (starts := self._starts(num_rows)) is None or self._exchange is None:
+            return own
+        return DividedWeights(own, self._exchange, starts)
+
+    def own_experts(self, num_experts: int) -> range:
+        if (exchange := self._exchange) is None:
+            return range(num_experts)
+        starts = divide(num_experts, exchange.num_ranks)
+        return range(starts[exchange.rank], starts[exchange.rank + 1])
+
+    def _starts(self, num_rows: int) -> tuple[int, ...] | None:
+        """How the rows of a matrix are divided; None: they are not."""
+        if num_rows < PANEL_OUTPUTS * self.num_ranks or self.num_ranks == 1:
+            return None
+        return divide(num_rows, self.num_ranks, PANEL_OUTPUTS)
+
     def uniform(
         self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
-    ) -> CpuMatrix:
-        """`weight` [N, K] and its bias [N] as a handle, no value changed. Routers, whose activations are not
-        rounded, and matrices with less than a panel for each rank are not divided."""
-        exchange, num_rows = self._exchange, weight.shape[0]
-        if not rounds_activations:
-            return self._pack(weight, bias, "f32")
-        if exchange is None or num_rows < PANEL_OUTPUTS * exchange.num_ranks:
-            return self._pack(weight, bias, self._activations)
-        starts = divide(num_rows, exchange.num_ranks, PANEL_OUTPUTS)
-        own = slice(starts[exchange.rank], starts[exchange.rank + 1])
-        rows = weight.rows(own) if isinstance(weight, QuantizedMatrix) else weight[own]
-        packed = self._pack(rows, None if bias is None else bias[own], self._activations)
-        return DividedWeights(packed, exchange, starts)
-
-    def expert(
-        self,
-        weight: UniformMatrix,
-        bias: npt.NDArray[Any] | None = None,
-        number: int = 0,
-        num_experts: int = 1,
     ) -> LinearWeights:
-        """As `matrix`, in the file of experts if there is one; without memory for an expert of another rank."""
-        exchange = self._exchange
-        if exchange is not None:
-            starts = divide(num_experts, exchange.num_ranks)
-            if bisect_right(starts, number) - 1 != exchange.rank:
-                num_outputs, num_inputs = weight.shape
-                return plan_weights(
-                    _format_name(weight),
-                    num_outputs,
-                    num_inputs,
-                    bias is not None,
-                    activations=self._activations,
-                )
+        """`weight` [N, K] and its bias [N] as a handle, no value changed."""
+        return self._pack(weight, bias, self._activations if rounds_activations else "f32")
+
+    def expert(self, weight: UniformMatrix, bias: npt.NDArray[Any] | None = None) -> LinearWeights:
+        """As `matrix`, in the file of experts if there is one."""
         return self._pack(weight, bias, self._activations, self._expert_file)
 
     @property
@@ -228,12 +225,6 @@ def divide(count: int, num_ranks: int, unit: int = 1) -> tuple[int, ...]:
         )
     starts = (num_units * rank // num_ranks * unit for rank in range(num_ranks))
     return *starts, count
-
-
-def _format_name(weight: UniformMatrix) -> str:
-    if isinstance(weight, QuantizedMatrix):
-        return weight.format.name
-    return _FLOAT_FORMATS.get(weight.dtype.name, "f32")
 
 
 def _expert_file() -> WeightFile:

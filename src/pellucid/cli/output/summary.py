@@ -60,7 +60,14 @@ def memory_facts(plan: "MemoryPlan") -> list[str]:
 
 def note_memory(plan: "EnginePlan") -> None:
     """Shows the memory of an engine, and of each machine if there are several."""
-    note_facts("memory", memory_facts(plan.memory))
+    title, facts = "memory", memory_facts(plan.memory)
+    if (num_ranks := plan.num_ranks) > 1:
+        title = f"memory of each of {num_ranks} processes"
+        if plan.num_kv_shares == 1:
+            facts.append(
+                f"the whole KV cache in each: some layer's KV heads cannot be divided by {num_ranks}"
+            )
+    note_facts(title, facts)
     for machine, memory in plan.of_machines().items():
         note_facts(f"memory of {machine}", memory_facts(memory))
 
