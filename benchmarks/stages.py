@@ -8,9 +8,7 @@ stages: two messages over the loopback interface, their keyed hashes, and the wa
 """
 
 import argparse
-import re
 import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,41 +16,16 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median, quantiles
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from memory_use import fill, own_memory
+
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from support.stage_process import StageProcess
 
 PROMPT = 16  # tokens
-
-
-class StageProcess:
-    """`pellucid stage` on a free port of this machine."""
-
-    def __init__(self, model: str | None, key: Path) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "pellucid", "stage", *([model] if model else [])),
-                *("--listen", "127.0.0.1:0", "--stages-key", str(key), "--num-threads", "1"),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        found = re.search(r"listening at (\S+);", self._process.stderr.readline())
-        assert found is not None
-        self.address = found[1]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are this process's own: without files that it has mapped."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        found = re.search(r"RssAnon:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) << 10
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
 
 
 def step_times(engine: LLMEngine, batch: int, num_steps: int) -> list[float]:
@@ -69,24 +42,12 @@ def step_times(engine: LLMEngine, batch: int, num_steps: int) -> list[float]:
     return times
 
 
-def fill(engine: LLMEngine) -> None:
-    """Runs requests until each block has been written once, and a step has been as large as it can be."""
-    plan, seed = engine.memory_plan, 3
-    length = min(plan.max_model_len - 1, plan.num_tokens - 1)
-    for _ in range(2 * plan.num_tokens // length + 1):
-        seed += 1
-        prompt = [seed + index % 97 for index in range(length)]
-        engine.add_request(prompt, SamplingParams(max_tokens=1, temperature=0.0))
-        while engine.has_unfinished_requests:
-            engine.step()
-
-
 def measure(args: argparse.Namespace, num_stages: int, key: Path, whole: LLMEngine) -> None:
     with ExitStack() as stack:
-        stages = [StageProcess(args.model, key) for _ in range(num_stages)]
+        stages = [StageProcess(str(key), model=args.model) for _ in range(num_stages)]
         for stage in stages:
-            stack.callback(stage.close)
-        before = [stage.memory for stage in stages]
+            stack.callback(stage.kill)
+        before = [own_memory(stage.pid) for stage in stages]
         engine = LLMEngine.from_config(
             EngineConfig(
                 stages=",".join(stage.address for stage in stages),
@@ -111,7 +72,7 @@ def measure(args: argparse.Namespace, num_stages: int, key: Path, whole: LLMEngi
         plans = engine.plan.of_machines()
         for stage, first, (name, plan) in zip(stages, before, plans.items(), strict=False):
             planned = plan.weights + plan.scratch + plan.kv_cache + plan.states
-            taken = stage.memory - first
+            taken = own_memory(stage.pid) - first
             print(
                 f"  {name}: planned {planned / 1e6:.1f} MB, taken {taken / 1e6:.1f} MB"
                 f" ({taken / planned - 1:+.1%}), before {first / 1e6:.1f} MB"

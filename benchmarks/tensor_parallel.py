@@ -10,13 +10,13 @@ slowest rank in it.
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from contextlib import closing
-from pathlib import Path
 from statistics import median
+
+from memory_use import fill, own_memory
 
 from pellucid.backends.cpu.ranks import join_ranks
 from pellucid.backends.native import Exchange
@@ -25,14 +25,6 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 
 PROMPT = 256  # tokens
-
-
-def memory() -> int:
-    """Bytes that are this process's own: without files that it has mapped."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) << 10
 
 
 def run(
@@ -66,15 +58,17 @@ def measure(args: argparse.Namespace) -> None:
         config = EngineConfig(num_threads=args.ranks * args.threads, **settings)
     else:
         config = EngineConfig(num_threads=args.threads, tensor_parallel_size=args.ranks, **settings)
-    before = memory()
+    # MPI takes some megabytes of its own before.
+    exchange = join_ranks(args.ranks).exchange if args.measure > 1 else None
+    before = own_memory()
     with closing(LLMEngine.from_config(config)) as engine:
-        exchange = join_ranks(args.ranks).exchange if args.measure > 1 else None
         run(engine, args.batch, 8)
         num_calls = 0 if exchange is None else exchange.num_calls
         (prompt, *decoding), (_, *exchanging) = run(engine, args.batch, args.steps, exchange)
         if exchange is not None:
             num_calls = exchange.num_calls - num_calls
         calls = num_calls / (1 + len(decoding))
+        fill(engine)
         plan = engine.memory_plan
         print(
             json.dumps(
@@ -86,7 +80,8 @@ def measure(args: argparse.Namespace) -> None:
                     "exchange": median(exchanging) / max(1, calls),
                     "quickest exchange": min(exchanging) / max(1, calls),
                     "weights": plan.weights,
-                    "taken": memory() - before,
+                    "planned": plan.weights + plan.scratch + plan.kv_cache + plan.states,
+                    "taken": own_memory() - before,
                 }
             )
         )
@@ -133,10 +128,13 @@ def main() -> None:
         f" {quickest * 1e6:.1f} us in the step in which they took least"
     )
     for name, side in (("one process", 0), ("a rank", 1)):
-        weights, taken = (
-            median(each[side][key] for each in rounds) for key in ("weights", "taken")
+        weights, planned, taken = (
+            median(each[side][key] for each in rounds) for key in ("weights", "planned", "taken")
         )
-        print(f"{name}: weights {weights / 1e6:.1f} MB planned, {taken / 1e6:.1f} MB taken in all")
+        print(
+            f"{name}: {planned / 1e6:.1f} MB planned, of which weights {weights / 1e6:.1f}; taken"
+            f" {taken / 1e6:.1f} MB ({taken / planned - 1:+.1%})"
+        )
 
 
 if __name__ == "__main__":

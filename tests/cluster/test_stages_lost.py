@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -10,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from pellucid import __version__
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.stage_address import StageAddress
 from pellucid.outputs import RequestOutput
+from pellucid.stages.link import StageLink
+from pellucid.stages.messages import Alive, Hello, ToStage, decode_to_stage, encode
+from pellucid.stages.wire import shake_hands
 from support.checkpoints import write_checkpoint
-from support.stages import StageProcess, stage, write_key
+from support.stage_process import StageProcess
+from support.stages import KEY, stage, write_key
 
 LONG = SamplingParams(temperature=0.8, seed=3, max_tokens=2000, ignore_eos=True)
 SHORT = replace(LONG, max_tokens=20)
@@ -53,6 +61,26 @@ def start(key: str) -> Iterator[Callable[..., StageProcess]]:
             return process
 
         yield start_one
+
+
+def test_an_engine_shows_its_key_at_once() -> None:
+    """A stage does not wait long for a first message, and an engine may read files before it asks for anything."""
+    received: list[ToStage] = []
+
+    def serve() -> None:
+        end, _ = listener.accept()
+        wire = shake_hands(end, KEY, is_engine=False)
+        wire.send(encode(Hello(__version__)))
+        received.append(decode_to_stage(wire.receive()))
+        wire.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        link = StageLink(StageAddress("127.0.0.1", listener.getsockname()[1]), KEY)
+        thread.join()
+        link.close()
+    assert received == [Alive()]
 
 
 def engine_on(key: str, *stages: StageProcess) -> LLMEngine:

@@ -1,9 +1,5 @@
-"""Stages, in threads of the test's own process and in processes of their own, which an engine reaches over the loopback
-interface."""
+"""Stages in threads of the test's own process, which an engine reaches over the loopback interface."""
 
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,40 +43,6 @@ def stages(model: Path | None, num_layers: Sequence[int]) -> Iterator[str]:
         yield ",".join(
             f"{address}/{count}" for address, count in zip(addresses, num_layers, strict=True)
         )
-
-
-class StageProcess:
-    """`pellucid stage` for the bundled model.
-
-    Args:
-        port: where it listens; 0 takes a free one.
-    """
-
-    def __init__(self, key_file: str, port: int = 0) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "pellucid", "stage", "--num-threads", "1"),
-                *("--listen", f"127.0.0.1:{port}", "--stages-key", key_file),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        found = re.search(r"listening at 127\.0\.0\.1:(\d+);", self._process.stderr.readline())
-        assert found is not None
-        self.port = int(found[1])
-        self.pid = self._process.pid
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def kill(self) -> None:
-        """As `kill -9`."""
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
 
 
 def deep(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,6 +134,8 @@ class StageLink:
         if not isinstance(hello, Hello) or hello.version != __version__:
             wire.close()
             raise WireError(f"it says {hello}, and this is pellucid {__version__}")
+        # Shows the key at once: what an engine asks for may have to wait for the digests of its files.
+        wire.send(encode(Alive()))
         return wire
 
     def _run(self, wire: Wire) -> None:

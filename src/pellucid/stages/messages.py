@@ -20,7 +20,7 @@ _INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
 
 
 class Prepare(msgspec.Struct, tag=True):
-    """The first message: these are the engine's settings."""
+    """The first message but `Alive`: these are the engine's settings."""
 
     config: EngineConfig
 
@@ -88,7 +88,8 @@ class WriteState(msgspec.Struct, tag=True):
 
 
 class Alive(msgspec.Struct, tag=True):
-    """Both sides send it, and expect it of each other: a machine that lost its power says nothing else."""
+    """Both sides send it, and expect it of each other: a machine that lost its power says nothing else. It is an
+    engine's first message, too."""
 
 
 ToStage = (

@@ -83,13 +83,13 @@ class StageServer:
             end.settimeout(GREETING_SECONDS)
             wire = shake_hands(end, self._key, is_engine=False)
             wire.send(encode(Hello(__version__)))
-            first = decode_to_stage(wire.receive())
+            decode_to_stage(wire.receive())  # shows that the caller has the key
             end.settimeout(SILENCE_SECONDS)
         except (OSError, ValueError) as error:
             _log.warning("a call from %s was not from an engine with this key: %s", peer, error)
             return
         on_change(f"computes for the engine at {peer}")
-        reason = _serve(wire, self._host, first)
+        reason = _serve(wire, self._host)
         self._host.close()
         on_change(f"the engine at {peer} has gone ({reason}); waits for another one")
 
@@ -114,13 +114,12 @@ def open_stage(
         raise ValueError(f"listen={str(address)!r}: {error.strerror or error}") from None
 
 
-def _serve(wire: Wire, host: PartHost, first: ToStage) -> str:
+def _serve(wire: Wire, host: PartHost) -> str:
     """Answers an engine until it has gone. Returns why.
 
     A thread of its own reads: an engine that sends the next steps never waits for this one.
     """
     messages: queue.SimpleQueue[ToStage | str] = queue.SimpleQueue()
-    messages.put(first)
     has_ended = threading.Event()
 
     def read() -> None:
