@@ -141,9 +141,10 @@ def fake_logits(token_ids: Sequence[int] | IntArray) -> HostArray:
 
 
 class FakeWeights:
-    """Of a model that has none: no experts are in a file."""
+    """Of a model that has none: no experts are in a file, and one process has all."""
 
     expert_reads = None
+    num_ranks = 1
 
 
 class FakeBackend:
@@ -153,6 +154,9 @@ class FakeBackend:
 
     def available_memory(self) -> int:
         return 16 << 30
+
+    def kv_shares(self, config: ModelConfig) -> int:
+        return 1
 
     def kv_bytes_per_block(self, config: ModelConfig, block_size: int, dtype: str) -> int:
         return block_size
