@@ -5,6 +5,7 @@ rounding; backends round the result to their own dtype.
 """
 
 import math
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,11 +37,19 @@ def frequency_rows(
     Returns:
         inv_freq [T, dim / 2], or [1, dim / 2] if it is the same for every length; attention factor.
     """
-    lengths_that_matter = lengths.tolist() if rope.trained_length is not None else [0]
+    if rope.trained_length is None:
+        inv_freq, factor = _of_any_length(rope)
+        return inv_freq[None].astype(dtype), factor
+    lengths_that_matter = lengths.tolist()
     tables = {length: rope_frequencies(rope, length) for length in set(lengths_that_matter)}
-    inv_freq = [tables[length][0] for length in lengths_that_matter]
+    rows = [tables[length][0] for length in lengths_that_matter]
     # The factor is the same for all lengths.
-    return np.array(inv_freq, dtype), rope_frequencies(rope, 0)[1]
+    return np.array(rows, dtype), rope_frequencies(rope, 0)[1]
+
+
+@lru_cache(maxsize=64)
+def _of_any_length(rope: RopeConfig) -> tuple[Frequencies, float]:
+    return rope_frequencies(rope, 0)
 
 
 def rope_frequencies(rope: RopeConfig, length: int) -> tuple[Frequencies, float]:

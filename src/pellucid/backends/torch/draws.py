@@ -53,16 +53,19 @@ def draw_tokens(
     Args:
         logits: [R, V] f32, on a device that has f64; are not changed.
     """
-    drawn: list[DrawnToken | None] = []
-    for start in range(0, len(draws), DRAWS_TOGETHER):
-        chosen = range(start, min(start + DRAWS_TOGETHER, len(draws)))
-        drawn += _draw_some(logits, draws, chosen, kernels)
-    return drawn
+    if not len(draws):
+        return []
+    starts = range(0, len(draws), DRAWS_TOGETHER)
+    parts = (range(start, min(start + DRAWS_TOGETHER, len(draws))) for start in starts)
+    drawn = torch.cat([_draw_some(logits, draws, part, kernels) for part in parts], dim=1)
+    return [
+        DrawnToken(int(token_id), logit) if is_right else None
+        for is_right, token_id, logit in zip(*drawn.tolist(), strict=True)
+    ]
 
 
-def _draw_some(
-    logits: Tensor, draws: DrawTable, chosen: range, kernels: DrawKernels
-) -> list[DrawnToken | None]:
+def _draw_some(logits: Tensor, draws: DrawTable, chosen: range, kernels: DrawKernels) -> Tensor:
+    """Of each draw whether there is a token, the token, and its logit: f64 [3, draws]."""
     device, vocab_size = logits.device, logits.shape[1]
     settings = [draws.settings[i] for i in chosen]
 
@@ -106,13 +109,8 @@ def _draw_some(
         token_ids = torch.where(sharpness[:, 0] > 0, winners, token_ids)
     is_right &= token_ids < vocab_size
     safe = token_ids.clamp(max=vocab_size - 1)
-    results = torch.stack(
-        (is_right.double(), safe.double(), original.gather(1, safe[:, None])[:, 0].double())
-    )
-    return [
-        DrawnToken(int(token_id), logit) if right else None
-        for right, token_id, logit in zip(*results.tolist(), strict=True)
-    ]
+    own_logits = original.gather(1, safe[:, None])[:, 0]
+    return torch.stack((is_right.double(), safe.double(), own_logits.double()))
 
 
 def _first_of_peak(logits: Tensor) -> Tensor:
