@@ -11,7 +11,8 @@ import torch
 from pellucid import LLM, EngineConfig
 from pellucid.backends.choice import make_backend
 from pellucid.backends.torch.backend import TorchBackend
-from pellucid.backends.torch.decoder import TorchLogits, find_largest
+from pellucid.backends.torch.decoder import TorchLogits
+from pellucid.backends.torch.largest import find_largest
 from pellucid.cli import main
 from pellucid.engine.inspection import AnswerSoFar
 from pellucid.facts.kv_groups import kv_groups, kv_places

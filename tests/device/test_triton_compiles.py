@@ -20,7 +20,7 @@ GPUS = {
     120: ("mma.sync", 99 << 10),
 }
 # Their bits are the definition's.
-EXACT = ("weights_kernel", "race_kernel", "winner_kernel", "store_codes_kernel")
+EXACT = ("weights_kernel", "race_kernel", "winner_kernel", "store_codes_kernel", "largest_kernel")
 
 
 @pytest.mark.parametrize("capability", list(GPUS))

@@ -39,6 +39,13 @@ from pellucid.backends.torch.triton.kernels.recurrence import (
     delta_kernel,
     keep_rows_kernel,
 )
+from pellucid.backends.torch.triton.kernels.rows import (
+    gated_kernel,
+    heads_kernel,
+    largest_kernel,
+    peaks_kernel,
+    rms_norm_kernel,
+)
 from pellucid.backends.torch.triton.linear import linear_constants
 from pellucid.backends.torch.triton.rows import code_constants
 from pellucid.backends.torch.triton.tiles import ANY_CHIP, AttentionTile, LinearTile, Tiles
@@ -117,10 +124,14 @@ def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) ->
 def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) -> Any:
     """A kernel without products over f32: what are no floats are its lists of whole numbers."""
     lists = ("counts", "slots", "sources", "tiles", "requests", "rows", "winners", "tokens")
-    others = {"scale": "fp32", "times": "*fp64", "scales": "*bf16"}
+    lists += "largest", "bits"
+    others = {"scale": "fp32", "times": "*fp64", "scales": "*bf16", "peaks": "*i64"}
+    others |= dict.fromkeys(("eps", "q_eps", "k_eps"), "fp32")
+    others |= dict.fromkeys(("rounded", "keys", "values"), "*bf16")
     others["codes"] = "*u8" if constants.get("BITS") == 4 else "*i8"
-    others |= dict.fromkeys(("stride", "code_stride", "scale_stride"), "i32")
-    if kernel is store_codes_kernel:
+    is_size = re.compile(r"(\w+_)?(stride|heads|half)|kv_heads")
+    others |= dict.fromkeys(filter(is_size.fullmatch, kernel.arg_names), "i32")
+    if kernel in (store_codes_kernel, heads_kernel):
         others["slots"] = "*i64"
     others |= dict.fromkeys(("seeds_low", "seeds_high", "streams", "positions"), "*i64")
     floats = [
@@ -129,7 +140,7 @@ def compile_small(kernel: Any, constants: Mapping[str, Any], capability: int) ->
         if each not in (*constants, *lists, *others) and not each.startswith("num_")
     ]
     types = dict.fromkeys(lists, "*i32") | dict.fromkeys(floats, "*fp32") | others
-    divisible = ("num_numbers", "num_channels", "stride", "code_stride", "scale_stride")
+    divisible = "num_numbers", "num_channels", *(each for each in others if "stride" in each)
     return compile_kernel(kernel, types, constants, divisible, {}, capability)
 
 
@@ -148,6 +159,22 @@ SMALL_KERNELS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (store_codes_kernel, code_constants(KV_FORMATS["int8,int4"].keys, 128, 32)),
     (store_codes_kernel, code_constants(KV_FORMATS["int8"].values, 128, 32)),
     (store_codes_kernel, code_constants(KV_FORMATS["int4"].values, 128, 32)),
+    *(
+        (rms_norm_kernel, {"HAS_WEIGHT": True, "WIDTH": 2048} | own)
+        for own in (
+            {"HAS_FLOATS": True, "PLANES": 0, "HAS_SUMS": False},
+            {"HAS_FLOATS": False, "PLANES": 1, "HAS_SUMS": True},
+            {"HAS_FLOATS": False, "PLANES": 8, "HAS_SUMS": True},
+        )
+    ),
+    (gated_kernel, {"ACTIVATION": "silu", "HAS_FLOATS": False, "PLANES": 1, "WIDTH": 1024}),
+    (
+        heads_kernel,
+        {"HAS_KV": True, "BLOCK_SIZE": 32, "WIDTH": 128}
+        | dict.fromkeys(("Q_NORM", "Q_ROPE", "K_NORM", "K_ROPE"), True),
+    ),
+    (peaks_kernel, {"WIDTH": 4096}),
+    (largest_kernel, {"PARTS": 64}),
     (weights_kernel, {"WIDTH": 1024}),
     (race_kernel, {"WIDTH": 512}),
     (winner_kernel, {"PARTS": 512}),

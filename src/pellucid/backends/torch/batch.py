@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pellucid.backends.ops import ForwardBatch, HostArray
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray
 from pellucid.backends.rope_frequencies import frequency_rows
 from pellucid.backends.torch.memory import indices, to_device
 from pellucid.backends.torch.open_keys import StepGroups, groups_of_step
@@ -103,7 +103,10 @@ class TorchBatch(ForwardBatch):
     def rotation(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Cosines and sines [T, 1, dim / 2], times the factors of `rope`."""
         if rope not in self.rotations:
-            cos, sin = (to_device(turn, self.device) for turn in turns_of(self, rope))
+            cos, sin = (
+                to_device(turn, self.device)
+                for turn in turns_of(self.positions, self.rope_lens, rope)
+            )
             self.rotations[rope] = cos, sin
         return self.rotations[rope]
 
@@ -145,13 +148,20 @@ class TorchBatch(ForwardBatch):
         return (*whole, np.array(rows, np.int64).reshape(-1, TILE))
 
 
-def turns_of(batch: ForwardBatch, rope: RopeConfig) -> tuple[HostArray, HostArray]:
-    """As `TorchBatch.rotation`, f32 on the host."""
-    inv_freq, factor = frequency_rows(rope, batch.rope_lens, np.float32)
-    angles = batch.positions[:, None].astype(np.float32) * inv_freq
+def turns_of(
+    positions: IntArray, lengths: IntArray, rope: RopeConfig
+) -> tuple[HostArray, HostArray]:
+    """As `TorchBatch.rotation`, f32 on the host.
+
+    Args:
+        positions: [T].
+        lengths: [T], `ForwardBatch.rope_lens`.
+    """
+    inv_freq, factor = frequency_rows(rope, lengths, np.float32)
+    angles = positions[:, None].astype(np.float32) * inv_freq
     factors: Any = np.float32(factor)
     if rope.growth is not None:
-        periods = (batch.positions // rope.growth.period)[:, None].astype(np.float32)
+        periods = (positions // rope.growth.period)[:, None].astype(np.float32)
         factors = factors * (1 + np.float32(rope.growth.beta) * np.log1p(periods))
     cos, sin = (
         np.asarray(turn(angles) * factors, np.float32)[:, None] for turn in (np.cos, np.sin)

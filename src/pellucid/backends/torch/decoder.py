@@ -16,6 +16,7 @@ from pellucid.backends.torch.device import has_doubles
 from pellucid.backends.torch.draws import DRAWS_TOGETHER, NUMBERS_PER_TOKEN, draw_tokens
 from pellucid.backends.torch.graphs import GraphRunner, Graphs
 from pellucid.backends.torch.kv_cache import TorchKVCache
+from pellucid.backends.torch.largest import ROWS_TOGETHER
 from pellucid.backends.torch.memory import to_host
 from pellucid.backends.torch.ops import TorchOps
 from pellucid.backends.torch.summaries import SUMMARIES_TOGETHER, summarize_rows
@@ -23,7 +24,6 @@ from pellucid.backends.torch.weights import MAX_WIDENED
 from pellucid.facts.model_config import ModelConfig
 
 _F32_BYTES = 4
-_ROWS_TOGETHER = 16  # of logits, of which the largest are found
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,9 @@ class TorchLogits:
         return float(self.rows[index])
 
 
-def find_largest(logits: Tensor) -> Tensor:
-    """Of each row [R, V] the first token with the largest logit, or with a NaN, and the bits of that logit: int32
-    [2, R]."""
-    if len(logits) == 0:
-        return logits.new_zeros((2, 0), dtype=torch.int32)
-    token_ids = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
-    firsts, peaks = [], []
-    for rows in logits.split(_ROWS_TOGETHER):
-        own = rows.amax(dim=1)  # a NaN, if there is one
-        is_peak = (rows == own[:, None]) | (rows.isnan() & own.isnan()[:, None])
-        firsts.append(torch.where(is_peak, token_ids, logits.shape[1]).amin(dim=1))
-        peaks.append(own)
-    return torch.stack((torch.cat(firsts), torch.cat(peaks).view(torch.int32)))
-
-
-def _on_host(largest: Tensor) -> tuple[list[int], list[float]]:
-    """What `find_largest` has found, in one copy."""
-    token_ids, bits = largest.cpu()
+def _on_host(largest: Tensor, num_rows: int) -> tuple[list[int], list[float]]:
+    """What `find_largest` has found in the first rows, in one copy."""
+    token_ids, bits = largest.cpu()[:, :num_rows]
     return token_ids.tolist(), bits.view(torch.float32).tolist()
 
 
@@ -109,7 +94,7 @@ class TorchDecoder(EagerDecoder):
         config = self._config
         per_token = 8 * self._mlp_width + 6 * config.hidden_size
         rows_together = max(DRAWS_TOGETHER, SUMMARIES_TOGETHER)
-        per_vocab = max(3 * _ROWS_TOGETHER, NUMBERS_PER_TOKEN * rows_together * self._has_doubles)
+        per_vocab = max(3 * ROWS_TOGETHER, NUMBERS_PER_TOKEN * rows_together * self._has_doubles)
         per_range = max(
             (self._ops.attention_numbers(each) for each in config.attentions), default=0
         )
@@ -127,8 +112,7 @@ class TorchDecoder(EagerDecoder):
         with torch.inference_mode():
             if not self._config.is_last:
                 return StepLogits(to_host(self._decoder.forward(self._there(batch), kv_cache)))
-            logits, found = self._forward(batch, kv_cache)
-            largest = _on_host(found)
+            logits, largest = self._forward(batch, kv_cache)
             if draws is None or not self._has_doubles:
                 return StepLogits(
                     TorchLogits(logits, largest), largest[0], [None] * len(draws or ())
@@ -142,17 +126,23 @@ class TorchDecoder(EagerDecoder):
         drawn = [None if each is None else each.token_id for each in tokens]
         return StepLogits(TorchLogits(logits, largest, known), largest[0], drawn)
 
-    def _forward(self, batch: ForwardBatch, kv_cache: KVCache) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, batch: ForwardBatch, kv_cache: KVCache
+    ) -> tuple[Tensor, tuple[list[int], list[float]]]:
         """Logits [R, V], and which are largest."""
         if self._graphs is not None and isinstance(kv_cache, TorchKVCache):
             results = self._graphs.run(batch, kv_cache, self._device)
             if results is not None:
-                return results
-        return self._computed(self._there(batch), kv_cache)
+                logits, found = results
+                largest = _on_host(found, len(logits))
+                # The next step overwrites them. The device copies while the host goes on.
+                return logits.clone(), largest
+        logits, found = self._computed(self._there(batch), kv_cache)
+        return logits, _on_host(found, len(logits))
 
     def _computed(self, batch: TorchBatch, kv_cache: KVCache) -> tuple[Tensor, Tensor]:
         logits: Tensor = self._decoder.forward(batch, kv_cache)
-        return logits, find_largest(logits)
+        return logits, self._ops.find_largest(logits)
 
     def _there(self, batch: ForwardBatch) -> TorchBatch:
         return TorchBatch.of(batch, self._device)

@@ -86,6 +86,10 @@ class StepArrays:
 
     Args:
         arrays: their shapes and dtypes.
+
+    Attributes:
+        views: the arrays on the host.
+        tensors: those on the device.
     """
 
     def __init__(self, arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> None:
@@ -93,7 +97,7 @@ class StepArrays:
         num_bytes = int(starts[-1])
         self._host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        self._views = [
+        self.views = [
             self._host.numpy()[start : start + each.nbytes].view(each.dtype).reshape(each.shape)
             for each, start in zip(arrays, starts.tolist(), strict=False)
         ]
@@ -104,10 +108,9 @@ class StepArrays:
             for each, start in zip(arrays, starts.tolist(), strict=False)
         ]
 
-    def load(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """New contents. The device has read the ones before: a step ends with a copy to the host."""
-        for view, array in zip(self._views, arrays, strict=True):
-            view[...] = array
+    def load(self) -> None:
+        """Copies `views`, the arrays on the host. The device has read what was there: a step ends with a copy to the
+        host."""
         self._device.copy_(self._host, non_blocking=True)
 
 
@@ -123,18 +126,67 @@ class _Bucket(NamedTuple):
     width: int
 
 
+_NUM_FIXED = 6  # arrays of a graph before rotations
+
+
 @dataclass(frozen=True)
 class _Inputs:
-    """What layers have asked for, besides the arrays of the batch."""
+    """What a graph reads of a step: tokens, positions, lengths, slots, block tables, rows of logits; then what layers
+    have asked for."""
 
     plans: tuple[StepPlan, ...]
     rotations: tuple[RopeConfig, ...]
 
+    def shapes(self, bucket: _Bucket, batch: ForwardBatch) -> list[npt.NDArray[Any]]:
+        """Arrays for all steps of a bucket.
+
+        Args:
+            batch: one of them.
+        """
+        rows, num_groups = bucket.rows, len(batch.block_tables)
+        of_rows = np.zeros(rows, np.int64)
+        return [
+            *(of_rows, of_rows, of_rows, np.zeros((num_groups, rows), np.int64)),
+            *(np.zeros((num_groups, *bucket), np.int64), of_rows),
+            *(
+                np.zeros((rows, 1, each.dim // 2), np.float32)
+                for each in self.rotations
+                for _ in (0, 1)
+            ),
+            *(plan.numbers_of(batch) for plan in self.plans),
+        ]
+
+    def write(
+        self, views: Sequence[npt.NDArray[Any]], batch: ForwardBatch, spare_slot: int
+    ) -> None:
+        """Writes a step into arrays of `shapes`. Rows that it has not are requests with token 0 at position 0, whose
+        keys go to `spare_slot`."""
+        token_ids, positions, lengths, slots, tables, logits_indices, *others = views
+        rows = len(batch.positions)
+        for view, own, value in (
+            (token_ids, batch.token_ids, 0),
+            (positions, batch.positions, 0),
+            (lengths, batch.rope_lens, 1),
+            (slots, batch.slot_mapping, spare_slot),
+        ):
+            view[..., :rows], view[..., rows:] = own, value
+        _, num_requests, width = batch.block_tables.shape
+        tables[...] = -1
+        tables[:, :num_requests, :width] = batch.block_tables
+        logits_indices[...] = np.arange(len(logits_indices))
+        rest = iter(others)
+        for rope in self.rotations:
+            for turn in turns_of(positions, lengths, rope):
+                next(rest)[...] = turn
+        for plan in self.plans:
+            next(rest)[...] = plan.numbers_of(batch)
+
 
 @dataclass(frozen=True)
-class _Recorded(_Inputs):
+class _Recorded:
     """A graph with its arrays, and its results."""
 
+    inputs: _Inputs
     arrays: StepArrays
     graph: Graph
     results: Results
@@ -157,7 +209,7 @@ class GraphRunner:
     def run(
         self, batch: ForwardBatch, kv_cache: TorchKVCache, device: torch.device
     ) -> Results | None:
-        """What `forward` gives for a step, in memory of its own; None: the step is no graph.
+        """What `forward` gives for a step, until the next one; None: the step is no graph.
 
         Args:
             batch: on the host.
@@ -178,10 +230,11 @@ class GraphRunner:
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
                 return None
         recorded = self._recorded[bucket]
-        recorded.arrays.load(_contents(batch, bucket, kv_cache, recorded))
+        recorded.inputs.write(recorded.arrays.views, batch, _spare_slot(kv_cache))
+        recorded.arrays.load()
         recorded.graph.replay()
         logits, largest = recorded.results
-        return logits[:num_rows].clone(), largest[:, :num_rows].clone()
+        return logits[:num_rows], largest
 
     def _takes(self, batch: ForwardBatch, kv_cache: TorchKVCache) -> bool:
         """Whether graphs are recorded of such a step. The first cache has them, until it is gone."""
@@ -210,85 +263,46 @@ class GraphRunner:
         self._forward(asking, kv_cache)  # compiles kernels; asks for plans and rotations
         plans = {key: plan.for_rows(bucket.rows) for key, plan in asking.plans.items()}
         inputs = _Inputs(tuple(plans.values()), tuple(asking.rotations))
-        contents = _contents(batch, bucket, kv_cache, inputs)
-        arrays = StepArrays(contents, device)
-        static = _static_batch(_padded(batch, bucket, kv_cache), arrays.tensors, plans, inputs)
-        arrays.load(contents)
+        arrays = StepArrays(inputs.shapes(bucket, batch), device)
+        inputs.write(arrays.views, batch, _spare_slot(kv_cache))
+        static = _static_batch(batch, arrays, plans, inputs)
+        arrays.load()
         self._forward(static, kv_cache)  # compiles what only a bucket needs
         graph, results = self._graphs.capture(lambda: self._forward(static, kv_cache))
-        return _Recorded(inputs.plans, inputs.rotations, arrays, graph, results)
+        return _Recorded(inputs, arrays, graph, results)
 
 
-_NUM_FIXED = 5  # arrays of `_contents` before rotations
-
-
-def _contents(
-    batch: ForwardBatch,
-    bucket: _Bucket,
-    kv_cache: TorchKVCache,
-    inputs: _Inputs,
-) -> list[npt.NDArray[Any]]:
-    """What a graph reads of a step: tokens, positions, slots, block tables, rows of logits; rotations; plans."""
-    padded = _padded(batch, bucket, kv_cache)
-    fixed = (
-        *(padded.token_ids, padded.positions, padded.slot_mapping),
-        *(padded.block_tables, padded.logits_indices),
-    )
-    turns = [turn for rope in inputs.rotations for turn in turns_of(padded, rope)]
-    return [*fixed, *turns, *(plan.numbers_of(batch) for plan in inputs.plans)]
+def _spare_slot(kv_cache: TorchKVCache) -> int:
+    assert kv_cache.spare_block is not None
+    return kv_cache.spare_block * kv_cache.block_size
 
 
 def _static_batch(
-    padded: ForwardBatch,
-    tensors: Sequence[Tensor],
+    batch: ForwardBatch,
+    arrays: StepArrays,
     plans: Mapping[Hashable, StepPlan],
     inputs: _Inputs,
 ) -> TorchBatch:
-    """A batch over the arrays of `_contents`. What is left on the host is of no step."""
-    fixed: Any = tensors[:_NUM_FIXED]
-    token_ids, positions, slots, tables, logits_indices = fixed
-    batch = TorchBatch(
+    """A batch over the arrays of a graph, of which `batch` is a step. What is left on the host is of no step."""
+    tensors: Any = arrays.tensors
+    token_ids, positions, lengths, slots, tables, logits_indices = tensors[:_NUM_FIXED]
+    num_added = len(positions) - len(batch.positions)  # each a request
+    own_requests = np.zeros(len(batch.seq_lens) + num_added, np.int64)
+    static = TorchBatch(
         token_ids=token_ids,
         positions=positions,
-        rope_lens=padded.rope_lens,
+        rope_lens=lengths,
         slot_mapping=slots,
-        query_start=padded.query_start,
-        seq_lens=padded.seq_lens,
+        query_start=np.concatenate(
+            (batch.query_start, batch.query_start[-1] + np.arange(1, num_added + 1))
+        ),
+        seq_lens=own_requests + 1,
         block_tables=tables,
         logits_indices=logits_indices,
-        state_slots=padded.state_slots,
+        state_slots=own_requests,
         device=token_ids.device,
     )
     turns = iter(tensors[_NUM_FIXED:])
-    batch.rotations.update({rope: (next(turns), next(turns)) for rope in inputs.rotations})
-    batch.plans.update({key: plan.over(next(turns)) for key, plan in plans.items()})
-    return batch
-
-
-def _padded(batch: ForwardBatch, bucket: _Bucket, kv_cache: TorchKVCache) -> ForwardBatch:
-    """The step with as many rows as the bucket: the last ones are requests with token 0 at position 0, in the spare
-    block."""
-    assert kv_cache.spare_block is not None
-    rows = bucket.rows
-    num_groups, num_requests, width = batch.block_tables.shape
-    num_rows = len(batch.positions)
-    own_requests = num_requests + rows - num_rows
-
-    def filled(array: npt.NDArray[Any], value: int = 0, size: int = rows) -> npt.NDArray[Any]:
-        result = np.full((*array.shape[:-1], size), value, np.int64)
-        result[..., : array.shape[-1]] = array
-        return result
-
-    tables = np.full((num_groups, rows, bucket.width), -1, np.int64)
-    tables[:, :num_requests, :width] = batch.block_tables
-    return ForwardBatch(
-        token_ids=filled(batch.token_ids),
-        positions=filled(batch.positions),
-        rope_lens=filled(batch.rope_lens, 1),
-        slot_mapping=filled(batch.slot_mapping, kv_cache.spare_block * kv_cache.block_size),
-        query_start=np.concatenate((batch.query_start, np.arange(num_rows + 1, rows + 1))),
-        seq_lens=filled(batch.seq_lens, 1, own_requests),
-        block_tables=tables,
-        logits_indices=np.arange(rows),
-        state_slots=filled(batch.state_slots, 0, own_requests),
-    )
+    static.rotations.update({rope: (next(turns), next(turns)) for rope in inputs.rotations})
+    static.plans.update({key: plan.over(next(turns)) for key, plan in plans.items()})
+    return static

@@ -29,6 +29,7 @@ from pellucid.backends.torch.arithmetic import (
 from pellucid.backends.torch.attention import AttentionSizes, attend
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer
+from pellucid.backends.torch.largest import find_largest
 from pellucid.backends.torch.memory import indices, to_device, to_host
 from pellucid.backends.torch.race import PLAIN_DRAWS, DrawKernels
 from pellucid.backends.torch.weights import (
@@ -305,6 +306,10 @@ class TorchOps(Ops):
 
     def logits(self, x: Tensor, weight: TorchWeight, softcap: float | None = None) -> Tensor:
         return capped(self.linear(x, weight), softcap)
+
+    def find_largest(self, logits: Tensor) -> Tensor:
+        """As `largest.find_largest`."""
+        return find_largest(logits)
 
     def _requests(self, x: Tensor, batch: ForwardBatch) -> Any:
         """Of each request its own of the rows, its slot, and whether its first row begins its text."""

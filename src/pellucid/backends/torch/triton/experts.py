@@ -6,7 +6,6 @@ import torch
 import triton
 from torch import Tensor
 
-from pellucid.backends.torch.arithmetic import gated_activate
 from pellucid.backends.torch.triton.kernels.experts import (
     count_kernel,
     grouped_linear_kernel,
@@ -14,6 +13,7 @@ from pellucid.backends.torch.triton.kernels.experts import (
     sum_kernel,
 )
 from pellucid.backends.torch.triton.linear import LinearLaunch, options_of, planes_of
+from pellucid.backends.torch.triton.rows import Gated
 from pellucid.backends.torch.triton.tiles import LinearTile
 from pellucid.backends.torch.weights import TorchExperts, TorchStack
 from pellucid.facts.model_config import Activation
@@ -131,11 +131,11 @@ class GroupedExperts(NamedTuple):
         weights = weights.contiguous()
         slots = ExpertSlots.of(weights, num_chosen, tile.rows)
         width = self.gate.num_outputs
-        gate_up = x.new_empty((len(slots.sources), 2 * width))
+        gate_up = weights.new_empty((len(slots.sources), 2 * width))
         self.gate.run(gate_up, x, slots, tile, has_sources=True)
         self.up.run(gate_up[:, width:], x, slots, tile, has_sources=True)
-        inner = gated_activate(gate_up, activation)
-        outputs = x.new_empty((len(inner), x.shape[1]))
+        inner = Gated(gate_up, activation)
+        outputs = weights.new_empty((len(inner), x.shape[1]))
         self.down.run(outputs, inner, slots, tile, has_sources=False)
         return _summed(outputs, slots, weights, num_chosen)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 from pellucid.backends.torch.triton.kernels.linear import linear_kernel
+from pellucid.backends.torch.triton.pending import ForProducts
 from pellucid.backends.torch.triton.tiles import LinearTile
 from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix
 
@@ -70,6 +71,8 @@ def options_of(tile: LinearTile) -> dict[str, Any]:
 
 def planes_of(x: Tensor, num_planes: int) -> Tensor:
     """Rows [T, K] in bf16 as `linear_kernel` reads them: [planes, T, K / planes]."""
+    if isinstance(x, ForProducts) and not x.is_known:
+        return x.rounded(num_planes)
     return x.to(torch.bfloat16).unflatten(1, (-1, num_planes)).permute(2, 0, 1).contiguous()
 
 
@@ -106,7 +109,7 @@ class LinearLaunch:
         """x [T, K] -> [T, N], f32."""
         num_rows = len(x)
         num_outputs, num_columns = self.stored.shape
-        y = x.new_empty((num_rows, num_outputs))
+        y = torch.empty((num_rows, num_outputs), device=self.stored.device)
         if num_rows == 0:
             return y
         grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))

@@ -6,6 +6,8 @@ Each op that a kernel replaces gives a row the same bits in every step. It may g
 
 import hashlib
 import warnings
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -14,7 +16,8 @@ import triton
 from torch import Tensor
 
 from pellucid.backends.base import JoinedHandle
-from pellucid.backends.ops import ForwardBatch
+from pellucid.backends.ops import ForwardBatch, IntArray
+from pellucid.backends.row_table import TableInFile
 from pellucid.backends.torch.arithmetic import activate
 from pellucid.backends.torch.batch import TorchBatch
 from pellucid.backends.torch.device import device_name
@@ -31,10 +34,11 @@ from pellucid.backends.torch.triton.attention import (
 from pellucid.backends.torch.triton.draws import DRAW_KERNELS
 from pellucid.backends.torch.triton.experts import GroupedExperts
 from pellucid.backends.torch.triton.linear import LinearLaunch
+from pellucid.backends.torch.triton.pending import Known, known
 from pellucid.backends.torch.triton.recurrence import convolve, delta_net
-from pellucid.backends.torch.triton.rows import rms_norm, rotate, store
+from pellucid.backends.torch.triton.rows import Gated, Heads, find_largest, rms_norm, rotate, store
 from pellucid.backends.torch.triton.tiles import ANY_CHIP, LinearTile, Tiles, tile_for
-from pellucid.backends.torch.weights import TorchStack, TorchWeight
+from pellucid.backends.torch.weights import TorchMatrix, TorchStack, TorchWeight
 from pellucid.facts.model_config import Activation, AttentionConfig, GatedDeltaNetConfig, RopeConfig
 
 KernelName: TypeAlias = Literal["linear", "attention", "rows", "experts", "recurrence", "draws"]
@@ -51,7 +55,8 @@ class KernelChoice:
     """Which kernels compute, and with which tiles.
 
     Args:
-        used: ops of others are plain PyTorch. "rows" are norms, rotations, and storing keys and values.
+        used: ops of others are plain PyTorch. "rows" are norms, activations, rotations, storing keys and
+            values, and finding the largest logits.
         attention: how ranges are shared out.
         tiles: "linear" and "experts" have the same.
     """
@@ -90,6 +95,8 @@ class TritonOps(TorchOps):
     ) -> None:
         super().__init__(device, sizes)
         self.choice = KernelChoice.of(device) if choice is None else choice
+        # Heads that wait: the kernel that stores keys computes the queries, which came before.
+        self._queries: Callable[[], Heads | None] = lambda: None
 
     @property
     def kernels(self) -> str:
@@ -113,13 +120,25 @@ class TritonOps(TorchOps):
         widest = max(each.rows for each in choice.tiles.attention)
         return partial_numbers(config, choice.attention, widest)
 
+    def embed(
+        self, token_ids: IntArray, table: TorchMatrix | TableInFile, scale: float = 1.0
+    ) -> Tensor:
+        return self._summed(super().embed(token_ids, table, scale))
+
+    def received(self, batch: ForwardBatch, width: int) -> Tensor:
+        return self._summed(super().received(batch, width))
+
+    def _summed(self, x: Tensor) -> Tensor:
+        """Rows to which layers add theirs, before norms."""
+        return Known(x) if "rows" in self.choice.used else x
+
     def linear(self, x: Tensor, weight: TorchWeight) -> Tensor:
         if (
             "linear" not in self.choice.used
             or isinstance(weight, JoinedHandle)
             or (launch := LinearLaunch.of(weight)) is None
         ):
-            return super().linear(x, weight)
+            return super().linear(known(x), weight)
         tiles = self.choice.tiles_of(launch.has_codes)
         y = launch.run(x, tile_for(len(x), tiles))
         return y if weight.bias is None else y + weight.bias
@@ -127,12 +146,27 @@ class TritonOps(TorchOps):
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         if "rows" not in self.choice.used:
             return super().rms_norm(x, weight, eps)
-        return rms_norm(x, weight, eps)
+        return self._placed(rms_norm(x, weight, eps), x)
 
     def rope(self, x: Tensor, batch: ForwardBatch, rope: RopeConfig) -> Tensor:
         if "rows" not in self.choice.used:
             return super().rope(x, batch, rope)
-        return rotate(x, TorchBatch.of(batch, self.device), rope)
+        return self._placed(rotate(x, TorchBatch.of(batch, self.device), rope), x)
+
+    def _placed(self, x: Tensor, before: Tensor) -> Tensor:
+        """Heads x, made of `before`. Those of queries come first."""
+        queries = self._queries()
+        if isinstance(x, Heads) and (queries is None or queries is before or queries.is_known):
+            self._queries = weakref.ref(x)
+        return x
+
+    def gated_activate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        if "rows" not in self.choice.used:
+            return super().gated_activate(gate_up, activation)
+        return Gated(gate_up, activation)
+
+    def find_largest(self, logits: Tensor) -> Tensor:
+        return (find_largest if "rows" in self.choice.used else super().find_largest)(logits)
 
     def expert_mlp(
         self,
@@ -189,7 +223,7 @@ class TritonOps(TorchOps):
     def store_kv(self, kv_layer: TorchKVLayer, k: Tensor, v: Tensor, batch: ForwardBatch) -> None:
         step = TorchBatch.of(batch, self.device)
         if "rows" in self.choice.used:
-            store(kv_layer, k, v, step)
+            store(kv_layer, k, v, step, self._queries())
         else:
             super().store_kv(kv_layer, k, v, step)
 
@@ -211,4 +245,4 @@ class TritonOps(TorchOps):
         heads = q.shape[1] // kv_layer.num_kv_heads
         tile = tile_of_step(step, kv_layer, heads, self.choice.tiles.attention)
         facts = scale, sliding_window, softcap, sinks
-        return attend(q, kv_layer, step, *facts, tile, self.choice.attention)
+        return attend(known(q), kv_layer, step, *facts, tile, self.choice.attention)

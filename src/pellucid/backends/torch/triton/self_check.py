@@ -18,9 +18,12 @@ from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer, make
 from pellucid.backends.torch.memory import to_device
 from pellucid.backends.torch.noise import NoiseKeys
 from pellucid.backends.torch.ops import TorchOps
+from pellucid.backends.torch.triton.linear import planes_of
 from pellucid.backends.torch.triton.ops import KERNELS, KernelChoice, KernelName, TritonOps
+from pellucid.backends.torch.triton.pending import Known, known
 from pellucid.backends.torch.weights import TorchMatrix, TorchWeights
 from pellucid.facts.model_config import (
+    Activation,
     AttentionConfig,
     GatedDeltaNetConfig,
     LayerConfig,
@@ -40,6 +43,7 @@ _CACHES = (
 )  # floats, bytes and halves of bytes, keys by dimension; products of f32
 _HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 6, 2, 64, 32
 _QUERIES = 10
+_GATES: tuple[Activation, ...] = "silu", "gelu", "gelu_tanh", "clamped_swish"
 _CLOSE = 1e-2  # of norms
 
 
@@ -170,7 +174,8 @@ def _attention_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int,
 
 
 def _rows_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
-    """Likewise norms and rotations; and whether stored keys and values are those of plain PyTorch, bit for bit."""
+    """Likewise norms, activations and rotations; whether stored keys and values, and the largest logits, are those of
+    plain PyTorch, bit for bit; and whether the launches that do the work of several ops change a bit."""
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     length, config = 40, RopeConfig(1e4, _HEAD_DIM - 8)
     batch, alone = _batch([(0, length)], ops.device), _batch([(length - 1, length)], ops.device)
@@ -181,8 +186,12 @@ def _rows_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int
     pairs = (
         (ops.rms_norm(wide, weight, 1e-6), plain.rms_norm(wide, weight, 1e-6)),
         (ops.rope(heads, batch, config), plain.rope(heads, batch, config)),
+        *((ops.gated_activate(wide, each), plain.gated_activate(wide, each)) for each in _GATES),
     )
-    last = ops.rms_norm(wide[-1:], weight, 1e-6), ops.rope(heads[-1:], alone, config)
+    last = (
+        *(ops.rms_norm(wide[-1:], weight, 1e-6), ops.rope(heads[-1:], alone, config)),
+        *(ops.gated_activate(wide[-1:], each) for each in _GATES),
+    )
     for (found, expected), own in zip(pairs, last, strict=True):
         if not (_is_close(found, expected) and torch.equal(found[-1:], own)):
             return False
@@ -196,7 +205,40 @@ def _rows_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int
             each.store_kv(kv_layer, 0 * heads, 0 * heads, batch)
         if not torch.equal(*stored):
             return False
-    return True
+    return (
+        torch.equal(ops.find_largest(wide), plain.find_largest(wide))
+        and all(fused_sums_are_right(ops, wide, weight, planes) for planes in (1, 8))
+        and fused_heads_are_right(ops, heads, weight[:_HEAD_DIM], batch, config)
+    )
+
+
+def fused_sums_are_right(ops: TritonOps, x: Tensor, weight: Tensor, num_planes: int) -> bool:
+    """Whether a sum, its norm and the rounding for a product have the same bits in one launch; and a gated activation
+    and the rounding."""
+    added = x.flip(0)
+    normed = ops.rms_norm(Known(x) + added, weight, 1e-6), ops.rms_norm(x + added, weight, 1e-6)
+    gated = ops.gated_activate(x, "silu"), ops.gated_activate(x, "silu")
+    return all(
+        torch.equal(planes_of(together, num_planes), planes_of(known(apart), num_planes))
+        for together, apart in (normed, gated)
+    )
+
+
+def fused_heads_are_right(
+    ops: TritonOps, heads: Tensor, weight: Tensor, batch: TorchBatch, rope: RopeConfig
+) -> bool:
+    """Likewise norms and rotations of queries and keys, and what is stored."""
+    kv_layer = next(_kv_layers(int(batch.tables.max()) + 1, ops.device))
+    found = []
+    for placed in (known, lambda x: x):
+        q, k = (
+            placed(ops.rope(placed(ops.rms_norm(x, weight, 1e-6)), batch, rope))
+            for x in (heads, heads.flip(0))
+        )
+        ops.store_kv(kv_layer, k, heads, batch)
+        halves = (each.read(batch.tables[0]).flatten(0, 2) for each in (kv_layer.k, kv_layer.v))
+        found.append(torch.cat((known(q), *halves)))
+    return bool(torch.equal(*found))
 
 
 def _batch(spans: Sequence[tuple[int, int]], device: torch.device) -> TorchBatch:
