@@ -105,6 +105,16 @@ def test_an_answer_that_fails_while_it_streams() -> None:
         server.wait_until_idle()
 
 
+def test_a_chat_that_its_limit_ends_says_so_with_its_last_token(server: RunningServer) -> None:
+    body = {"messages": QUESTION, "max_tokens": 60}
+    (whole,) = server.post("/v1/chat/completions", body).json["choices"]
+    *frames, _ = server.post("/v1/chat/completions", {**body, "stream": True}).events
+    parts = [frame["choices"][0] for frame in frames]
+    texts = [part["delta"].get("content", "") for part in parts]
+    assert "".join(texts) == whole["message"]["content"]
+    assert parts[-1]["finish_reason"] == whole["finish_reason"] == "length" and texts[-1]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_context_ends_a_message_in_anthropics_words(
     server: RunningServer, stream: bool

@@ -9,7 +9,7 @@ import pytest
 
 from pellucid.server.admission import Admission
 from pellucid.server.api_keys import ANYONE, Caller, Role
-from pellucid.server.body_memory import SMALL
+from pellucid.server.body_memory import SMALL, BodyMemory, HeldBody
 from pellucid.server.config import Limits
 from pellucid.server.errors import ApiError
 from pellucid.server.fields import FieldTable
@@ -260,3 +260,13 @@ def test_who_is_refused_hears_when_calls_have_ended_lately_and_its_own_part() ->
             place.leave()
         assert (admission.completions.used, admission.tokens.used) == (0, 0)
         assert admission.num_refused == 3
+
+
+def test_a_body_is_released_once() -> None:
+    memory = BodyMemory(4 * SMALL)
+    others, own = HeldBody(memory, "other"), HeldBody(memory, "own")
+    for each in (others, own):
+        each.grow(2 * SMALL)
+    for _ in range(2):
+        own.release()
+    assert memory.used == SMALL
