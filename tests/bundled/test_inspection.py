@@ -36,6 +36,14 @@ def answer_of(engine: LLMEngine, output: RequestOutput, num_outputs: int) -> Ans
     return AnswerSoFar(prepared, output.seed, 0, token_ids, None)
 
 
+def test_a_look_reads_only_blocks_of_its_own_salt() -> None:
+    engine = bundled_engine()
+    output = engine.add_request(list(range(100, 164)), PARAMS, cache_salt="own")
+    run(engine)
+    looks = [replace(answer_of(engine, output, 1), cache_salt=salt) for salt in ("own", "other")]
+    assert [engine.inspector.logits(look).cost.num_cached for look in looks] == [64, 0]
+
+
 def step_logits(engine: LLMEngine) -> list[np.ndarray]:
     """The row of each sampled token, taken where steps compute it."""
     rows: list[np.ndarray] = []

@@ -40,6 +40,15 @@ def test_a_closed_engine_leaves_no_file_open() -> None:
     assert sorted(Path("/dev/fd").iterdir()) == before
 
 
+def test_the_blocks_of_the_last_step_are_saved(tmp_path: Path) -> None:
+    engine = fake_engine(prefix_store=str(tmp_path), block_size=16)
+    engine.add_request([1] * 33, SamplingParams(max_tokens=1))
+    while engine.has_unfinished_requests:
+        engine.step()
+    engine.close()
+    assert len(list(tmp_path.rglob("*.kv"))) == 2
+
+
 def test_swap_space_that_the_disk_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"swap_space=\d+: .*TMPDIR names another directory"):
         fake_engine(swap_space=1 << 60)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pellucid import llm as llm_module
+from pellucid.engine.turns import FairLock
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
@@ -460,3 +461,10 @@ def test_of_a_beam_search_sequences_are_whole_as_in_vllm(llm: LLM) -> None:
         assert sequence.tokens == [1, 2, 3, *found.token_ids]
         assert sequence.text.startswith("abc")
         assert sequence.cum_logprob == found.cumulative_logprob
+
+
+def test_an_engine_that_was_taken_without_waiting_is_nobody_elses() -> None:
+    lock = FairLock()
+    assert lock.try_acquire() and lock.is_mine and not lock.try_acquire()
+    lock.release()
+    assert not lock.is_mine and lock.try_acquire()

@@ -377,6 +377,7 @@ def test_of_an_output_the_latest_snapshot_is_kept() -> None:
     manager.forget(request)
     assert admit(manager, make_request("b", prompt=text)).num_tokens == 64
     assert admit(manager, make_request("c", prompt=text[:60])).num_tokens == 16
+    assert manager.states.pool.log.take() == ((), ()), "nobody has asked"
 
 
 def test_outputs_of_many_decoders_leave_prompts_their_snapshots() -> None:
