@@ -454,6 +454,7 @@ def test_the_memory_of_what_was_evicted_is_bounded() -> None:
         compute(manager, request, 16)
         end(manager, request)
     assert len(manager.block_pool.index._evicted) == 16
+    assert manager.block_pool.log.take() == ((), ()), "nobody has asked"
 
 
 def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read() -> None:
