@@ -69,10 +69,7 @@ function CurrentView({ name }) {
 
 /** @param {{view: string}} props */
 function Header({ view }) {
-  const { store, cursor, route, source, settings } = session;
-  const row = store.rowAt(store.stats, cursor.seq.value);
-  const hello = store.hello;
-  const looking = row < 0 ? -1 : store.stats.get("obs_frac", row);
+  const { route, source, settings } = session;
   return html`<header class="top">
     <a class="logo" href="#generate"><i></i>pellucid</a>
     <h1 class="spoken">${VIEWS.find(([name]) => name === view)?.[1]}</h1>
@@ -87,13 +84,11 @@ function Header({ view }) {
       ${VIEWS.map(([name, title], index) => html`<option value=${name}>${index + 1} ${title}</option>`)}
     </select>
     <span class="spacer"></span>
-    ${hello && html`<span class="engine">${engineName(hello)}</span>`}
+    <${Engine} />
     ${!source.isLive && html`<span class="recorded">recorded: ${source.name}</span>`}
     <span class="kinds" aria-label="M measured, C counted, E estimated"
       ><i class="badge">M</i>easured <i class="badge">C</i>ounted <i class="badge">E</i>stimated</span>
-    ${looking >= 0 &&
-    html`<span class="looking">looking: ${percent(looking)}<${Badge}
-      of="the cost of looking" kind="M" from="stat.obs_frac" note="The share of the engine's time that went into creating events for this page." /></span>`}
+    <${Looking} />
     <button
       class="quiet"
       aria-label="theme"
@@ -104,10 +99,23 @@ function Header({ view }) {
   </header>`;
 }
 
-/** @param {any} hello */
-function engineName({ model, device }) {
+/** Model, weights and backend. What changes with each step is a component of its own: the header is not rendered again. */
+function Engine() {
+  session.cursor.seq.value;
+  const { hello } = session.store;
+  if (!hello) return null;
+  const { model, device } = hello;
   const weights = model.dtype === "none" ? "" : model.dtype; // none: as in the checkpoint
-  return [model.name, weights, device.backend].filter(Boolean).join(" · ");
+  return html`<span class="engine">${[model.name, weights, device.backend].filter(Boolean).join(" · ")}</span>`;
+}
+
+/** The share of the engine's time that this page takes. */
+function Looking() {
+  const { store, cursor } = session;
+  const row = store.rowAt(store.stats, cursor.seq.value);
+  const looking = row < 0 ? -1 : store.stats.get("obs_frac", row);
+  return looking >= 0 && html`<span class="looking">looking: ${percent(looking)}<${Badge}
+    of="the cost of looking" kind="M" from="stat.obs_frac" note="The share of the engine's time that went into creating events for this page." /></span>`;
 }
 
 /** What stands between header and view when something is wrong with the stream. */
@@ -155,6 +163,9 @@ function Notice() {
   return null;
 }
 
+/** @type {[number, string][]} */
+const SPEED_OPTIONS = SPEEDS.map((speed) => [speed, `${speed}×`]);
+
 /** One cursor for all views: steps of the engine, live or replayed. */
 function TimeBar() {
   const { store, cursor, source } = session;
@@ -164,22 +175,9 @@ function TimeBar() {
   const step = row < 0 ? 0 : store.steps.get("step", row);
   const lastStep = end > first ? store.steps.get("step", end - 1) : store.head.step;
   const isLive = cursor.isLive.value;
-  const isPlaying = cursor.isPlaying.value;
   const status = source.status.value;
   return html`<footer class="time-bar" aria-label="Time">
-    <div class="transport">
-      ${[
-        ["first", "first step", "Home", () => cursor.seekStep(first)],
-        ["back", "a step back", "←", () => cursor.move(-1)],
-        isLive || isPlaying ? ["hold", "hold", "Space", cursor.toggle] : ["play", "play", "Space", cursor.toggle],
-        ["on", "a step on", "→", () => cursor.move(1)],
-        ["last", "newest", "End", cursor.goLive],
-      ].map(
-        ([icon, says, key, run]) => html`<button class=${key === "Space" ? "main" : ""} data-tip=${`${says} (${key})`} aria-label=${says} onClick=${run}>
-          <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[/** @type {string} */ (icon)]} fill="currentColor" /></svg>
-        </button>`,
-      )}
-    </div>
+    <${Transport} />
     <p class="where"><span>step ${count(step)}<small> / ${count(lastStep)}</small></span><small>${inTime(cursor.timeUs.peek())}</small></p>
     <div class="scrub">
       <${TimeStrip} store=${store} end=${end} />
@@ -196,12 +194,31 @@ function TimeBar() {
     </div>
     <label class="speed">
       <span class="spoken">speed of replay</span>
-      <${Select} of=${cursor.speed} options=${SPEEDS.map((speed) => [speed, `${speed}×`])} />
+      <${Select} of=${cursor.speed} options=${SPEED_OPTIONS} />
     </label>
     <button class=${`live ${isLive && status === "open" ? "on" : ""} ${status === "lost" ? "lost" : ""}`} onClick=${cursor.goLive}>
       ${status === "lost" ? "no connection" : status === "connecting" || status === "refused" ? status : source.isLive ? "live" : "end"}
     </button>
   </footer>`;
+}
+
+/** The buttons of the time bar. */
+function Transport() {
+  const { cursor, store } = session;
+  const moves = cursor.isLive.value || cursor.isPlaying.value;
+  return html`<div class="transport">
+    ${[
+      ["first", "first step", "Home", () => cursor.seekStep(store.steps.first)],
+      ["back", "a step back", "←", () => cursor.move(-1)],
+      moves ? ["hold", "hold", "Space", cursor.toggle] : ["play", "play", "Space", cursor.toggle],
+      ["on", "a step on", "→", () => cursor.move(1)],
+      ["last", "newest", "End", cursor.goLive],
+    ].map(
+      ([icon, says, key, run]) => html`<button class=${key === "Space" ? "main" : ""} data-tip=${`${says} (${key})`} aria-label=${says} onClick=${run}>
+        <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[/** @type {string} */ (icon)]} fill="currentColor" /></svg>
+      </button>`,
+    )}
+  </div>`;
 }
 
 /** @type {Record<string, string>} paths in a square of 16 */
@@ -229,29 +246,26 @@ function TimeStrip({ store, end }) {
       if (count === 0) return;
       const bars = Math.min(count, Math.floor(width / 3));
       const each = width / bars;
-      for (let bar = 0; bar < bars; bar++) {
-        let prompt = 0;
-        let decoded = 0;
-        const from = first + Math.floor((bar * count) / bars);
-        const to = first + Math.floor(((bar + 1) * count) / bars);
-        for (let row = from; row < to; row++) {
-          const batchFirst = store.steps.get("batch_first", row);
-          const size = store.steps.get("batch_size", row);
-          for (let i = batchFirst; i < batchFirst + size; i++) {
-            const tokens = store.batches.get("q_tok", i);
-            if (store.steps.get("kind", row) === 1 || tokens === 1) decoded = Math.max(decoded, size);
-            else prompt += tokens;
-          }
+      /** @param {string} colour @param {number} alpha @param {(from: number, to: number) => number} heightOf the steps of a bar */
+      const draw = (colour, alpha, heightOf) => {
+        ctx.fillStyle = colour;
+        ctx.globalAlpha = alpha;
+        for (let bar = 0; bar < bars; bar++) {
+          const tall = Math.min(HEIGHT, heightOf(first + Math.floor((bar * count) / bars), first + Math.floor(((bar + 1) * count) / bars)));
+          if (tall > 0) ctx.fillRect(bar * each, HEIGHT - tall, Math.max(1, each - 1), tall);
         }
-        const decodedHeight = decoded === 0 ? 0 : Math.min(HEIGHT, 4 + 2 * decoded);
-        const promptHeight = prompt === 0 ? 0 : Math.min(HEIGHT, 6 + 2 * Math.log2(1 + prompt));
-        ctx.fillStyle = palette.line2;
-        ctx.fillRect(bar * each, HEIGHT - promptHeight, Math.max(1, each - 1), promptHeight);
-        ctx.fillStyle = palette.water;
-        ctx.globalAlpha = 0.55;
-        ctx.fillRect(bar * each, HEIGHT - decodedHeight, Math.max(1, each - 1), decodedHeight);
-        ctx.globalAlpha = 1;
-      }
+      };
+      draw(palette.line2, 1, (from, to) => {
+        let tokens = 0;
+        for (let row = from; row < to; row++) tokens += store.steps.get("prompt_tok", row);
+        return tokens === 0 ? 0 : 6 + 2 * Math.log2(1 + tokens);
+      });
+      draw(palette.water, 0.55, (from, to) => {
+        let most = 0;
+        for (let row = from; row < to; row++) most = Math.max(most, store.steps.get("decoding", row));
+        return most === 0 ? 0 : 4 + 2 * most;
+      });
+      ctx.globalAlpha = 1;
     },
   });
   return html`<div ref=${box}><canvas ref=${canvas} class="strip" aria-hidden="true"></canvas></div>`;

@@ -1,5 +1,5 @@
 // @ts-check
-// A picture on a canvas with its table twin: drawn in the frame in which something changed, keyboard focus on cells, spoken text.
+// A picture on a canvas with its table twin: drawn in the frame after that in which something changed, keyboard focus on cells, spoken text.
 
 import { effect, html, untracked, useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
 import { say } from "../parts/tips.js";
@@ -148,7 +148,8 @@ export function useAsTable() {
 }
 
 /**
- * A canvas as wide as a box; props are those of a Picture.
+ * A canvas as wide as a box; props are those of a Picture. What is new is drawn in the next frame, so that texts and pictures of a moment share no frame's time; at
+ * once what the reader scrolls, and a picture of another size.
  * @param {{box: {current: Element | null}, draw: (surface: Surface) => void, inputs: any[], follows?: {value: any}, moves?: {value: any}, keeps?: any,
  *   height: number | ((width: number) => number)}} props
  */
@@ -166,15 +167,25 @@ export function useCanvas({ box, draw, inputs, follows, moves, keeps, height }) 
   }, []);
   const tall = typeof height === "function" ? height(width.value) : height;
   const colours = palette.value;
-  const paint = () => {
+  const size = () => {
+    const ratio = devicePixelRatio || 1;
+    return [ratio, Math.round(width.value * ratio), Math.round(tall * ratio)];
+  };
+  const paintLater = () => {
+    later.current ||= requestAnimationFrame(() => latest.current());
+  };
+  const stop = () => {
     cancelAnimationFrame(later.current);
+    later.current = 0;
+  };
+  const paint = () => {
+    stop();
     if (!canvas.current || width.value === 0) return;
     if (document.hidden) {
-      later.current = requestAnimationFrame(paint); // the next frame comes when the page is seen again
+      paintLater(); // the next frame comes when the page is seen again
       return;
     }
-    const ratio = devicePixelRatio || 1;
-    const [w, h] = [Math.round(width.value * ratio), Math.round(tall * ratio)];
+    const [ratio, w, h] = size();
     if (canvas.current.width !== w) canvas.current.width = w;
     if (canvas.current.height !== h) canvas.current.height = h;
     const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.current.getContext("2d"));
@@ -187,11 +198,16 @@ export function useCanvas({ box, draw, inputs, follows, moves, keeps, height }) 
   };
   const latest = useRef(paint);
   latest.current = paint;
-  useLayoutEffect(paint, [...inputs, width.value, tall, colours]);
+  useLayoutEffect(() => {
+    const [, w, h] = size();
+    if (canvas.current?.width === w && canvas.current.height === h) paintLater();
+    else paint();
+  }, [...inputs, width.value, tall, colours]);
   useEffect(() => follows && effect(() => {
     follows.value;
-    untracked(() => latest.current());
+    paintLater();
   }), [follows]);
+  useEffect(() => stop, []);
   useEffect(() => moves && effect(() => {
     moves.value;
     before.current = [];

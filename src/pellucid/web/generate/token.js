@@ -2,7 +2,7 @@
 // How a token was chosen, and what the model read to choose it: candidates, the funnel of stages, other parameters, attention.
 
 import { entropyBits } from "../formulas.js";
-import { html, useEffect, useMemo } from "../html.js";
+import { html, useEffect, useMemo, useSignal } from "../html.js";
 import { Badge, count as counted, digits, percent } from "../parts/numbers.js";
 import { Empty, Panel, Refused, Select, Slider, upTo, useReply, Why } from "../parts/panel.js";
 import { legible } from "../parts/token_text.js";
@@ -186,20 +186,21 @@ function Funnel({ funnel, vocab, params }) {
  *   focus: Focus, look: Look, params: any}} props
  */
 function WhatIf({ session, state, focus, look, params }) {
+  const isOpen = useSignal(false);
   if (!params) return null;
   const now = state.whatIf.value ?? { temperature: params.temp, top_k: params.top_k, top_p: params.top_p, min_p: params.min_p };
   const disabled = !session.source.isLive;
   const set = (/** @type {string} */ name) => (/** @type {number} */ value) => {
     state.whatIf.value = { ...now, [name]: value };
   };
-  return html`<details class="knobs">
+  return html`<details class="knobs" onToggle=${(/** @type {any} */ { target }) => (isOpen.value = target.open)}>
     <summary><span>The same step with other parameters</span>${state.whatIf.value && html`<span class="chip">changed</span>`}</summary>
-    <div class="sliders">
+    ${isOpen.value && html`<div class="sliders">
       <${Slider} label="temperature" max=${2} step=${0.05} value=${now.temperature} disabled=${disabled} onInput=${set("temperature")} />
       <${Slider} label="top-p" min=${0.05} max=${1} step=${0.01} value=${now.top_p} disabled=${disabled} onInput=${set("top_p")} />
       <${Slider} label="top-k" max=${100} value=${now.top_k} shown=${now.top_k || "all"} disabled=${disabled} onInput=${set("top_k")} />
       <${Slider} label="min-p" max=${0.5} step=${0.01} value=${now.min_p} disabled=${disabled} onInput=${set("min_p")} />
-    </div>
+    </div>`}
     <p class="faint">
       ${disabled
         ? "A recorded run has the ten likeliest tokens only; this needs the engine."

@@ -1,11 +1,12 @@
 // @ts-check
 // A text as its tokens: the prompt, then what the model chose, tinted by its probability. Arrow keys go from token to token.
 
-import { html, useId, useLayoutEffect, useMemo, useRef, useSignal } from "../html.js";
+import { html, useId, useLayoutEffect, useRef, useSignal } from "../html.js";
 import { percent } from "./numbers.js";
 
-const CHUNK = 64; // tokens that are redrawn together
-const BLOCK = 128; // tokens whose lines are laid out together, at most: a block ends where a line of the text does
+const CHUNK = 16; // tokens that are rendered together
+const LEAST = 64; // tokens whose lines are laid out together, at least: a block ends where a line of the text does
+const BLOCK = 128; // and at most
 
 /**
  * @param {object} props
@@ -19,6 +20,7 @@ const BLOCK = 128; // tokens whose lines are laid out together, at most: a block
 export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
   const list = useId();
   const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const chunks = useRef(/** @type {Map<number, {own: Piece[], now: any[], element: any}>} */ (new Map())); // by the place of their first token
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     if (pieces.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -39,10 +41,23 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
   /** @type {number[][]} */
   const blocks = [];
   for (let start = 0, end = 0; start < pieces.length; start = end) {
-    for (end = start + 1; end < pieces.length && end - start < BLOCK && !(end - start >= CHUNK && pieces[end - 1].text.endsWith("\n")); ) end += 1;
+    for (end = start + 1; end < pieces.length && end - start < BLOCK && !(end - start >= LEAST && pieces[end - 1].text.endsWith("\n")); ) end += 1;
     blocks.push([start, end]);
   }
   const chosenIndex = pieces.findIndex((piece) => piece.pos === chosen);
+  const before = chunks.current;
+  chunks.current = new Map();
+  /** A chunk's element: the same one, which is not rendered again, while nothing in it changes. @param {number} start @param {number} end */
+  const chunkOf = (start, end) => {
+    const isIn = chosenIndex >= start && chosenIndex < end;
+    const now = [list, isIn ? chosen : -1, read, withIds];
+    const own = pieces.slice(start, end);
+    const old = before.get(start);
+    const isSame = old?.own.length === own.length && old.now.every((each, index) => each === now[index]) && old.own.every((each, index) => isAlike(each, own[index]));
+    const chunk = isSame ? old : { own, now, element: html`<${Chunk} key=${start} list=${list} pieces=${own} chosen=${isIn ? chosen : -1} read=${read} withIds=${withIds} />` };
+    chunks.current.set(start, chunk);
+    return chunk.element;
+  };
   return html`<div
     ref=${box}
     class=${`tokens ${withIds ? "with-ids" : ""}`}
@@ -59,12 +74,7 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
     <div>${blocks.map(([first, last]) => html`<div key=${first}>
       ${Array.from({ length: Math.ceil((last - first) / CHUNK) }, (_, index) => {
         const start = first + index * CHUNK;
-        const end = Math.min(start + CHUNK, last);
-        const isIn = chosenIndex >= start && chosenIndex < end;
-        return html`<${Chunk}
-          key=${start} list=${list} pieces=${pieces} start=${start} end=${end} chosen=${isIn ? chosen : -1} read=${read} withIds=${withIds}
-          first=${pieces[start].id}
-        />`;
+        return chunkOf(start, Math.min(start + CHUNK, last));
       })}
       ${isOpen && last === pieces.length && html`<i class="caret" aria-hidden="true"></i>`}
     </div>`)}
@@ -105,36 +115,32 @@ function Arcs({ box, chosen, read, count }) {
   return html`<svg class="arcs" aria-hidden="true">${arcs.value.map(({ path, share }) => html`<path d=${path} stroke-width=${1 + 3 * share} />`)}</svg>`;
 }
 
-/** @param {any} props tokens start .. end - 1 of `pieces`; drawn again only if they, the choice or what it read changed */
-function Chunk({ list, pieces, start, end, chosen, read, withIds, first }) {
-  const shown = pieces.slice(start, end);
-  const texts = shown.map((/** @type {Piece} */ piece) => piece.text).join("\u0000");
-  return useMemo(
-    () =>
-      shown.map((/** @type {Piece} */ piece) => {
-        const share = read?.get(piece.pos) ?? 0;
-        const style = /** @type {Record<string, string | number>} */ ({});
-        const isUnseen = Number.isNaN(piece.p);
-        if (!piece.isPrompt && !isUnseen) style["--p"] = piece.p.toFixed(3);
-        if (share > 0.02) style["--read"] = Math.max(0.18, Math.min(1, share)).toFixed(2);
-        const isSpecial = /^<[^<>\s]+>$|^\[[A-Z_]+\]$/.test(piece.text);
-        const name = `t${piece.isPrompt ? " prompt" : ""}${isUnseen ? " unseen" : ""}${isSpecial ? " special" : ""}${piece.pos === chosen ? " chosen" : ""}${share > 0.02 ? " read" : ""}`;
-        const said = piece.isPrompt ? "of the prompt" : isUnseen ? "its probability was not computed" : percent(piece.p);
-        return html`<span
-          key=${piece.pos}
-          id=${`${list}-${piece.pos}`}
-          class=${name}
-          role="option"
-          aria-selected=${piece.pos === chosen}
-          aria-label=${`${piece.text}, position ${piece.pos}, ${said}`}
-          data-pos=${piece.pos}
-          data-tip=${`${legible(piece.text)} · position ${piece.pos} · ${said}`}
-          style=${style}
-        >${visible(piece.text)}${withIds && html`<sub>${piece.id}</sub>`}</span>`;
-      }),
-    [list, texts, start, end, chosen, read, withIds, first],
-  );
-}
+/** @param {Piece} one @param {Piece} other */
+const isAlike = (one, other) => one.pos === other.pos && one.id === other.id && one.text === other.text && Object.is(one.p, other.p);
+
+/** Some tokens of the text. @param {{list: string, pieces: Piece[], chosen: number, read?: Map<number, number>, withIds: boolean}} props */
+const Chunk = ({ list, pieces, chosen, read, withIds }) =>
+  pieces.map((piece) => {
+    const share = read?.get(piece.pos) ?? 0;
+    const style = /** @type {Record<string, string | number>} */ ({});
+    const isUnseen = Number.isNaN(piece.p);
+    if (!piece.isPrompt && !isUnseen) style["--p"] = piece.p.toFixed(3);
+    if (share > 0.02) style["--read"] = Math.max(0.18, Math.min(1, share)).toFixed(2);
+    const isSpecial = /^<[^<>\s]+>$|^\[[A-Z_]+\]$/.test(piece.text);
+    const name = `t${piece.isPrompt ? " prompt" : ""}${isUnseen ? " unseen" : ""}${isSpecial ? " special" : ""}${piece.pos === chosen ? " chosen" : ""}${share > 0.02 ? " read" : ""}`;
+    const said = piece.isPrompt ? "of the prompt" : isUnseen ? "its probability was not computed" : percent(piece.p);
+    return html`<span
+      key=${piece.pos}
+      id=${`${list}-${piece.pos}`}
+      class=${name}
+      role="option"
+      aria-selected=${piece.pos === chosen}
+      aria-label=${`${piece.text}, position ${piece.pos}, ${said}`}
+      data-pos=${piece.pos}
+      data-tip=${`${legible(piece.text)} · position ${piece.pos} · ${said}`}
+      style=${style}
+    >${visible(piece.text)}${withIds && html`<sub>${piece.id}</sub>`}</span>`;
+  });
 
 /**
  * Text with line ends that can be seen; an empty token still has a width.

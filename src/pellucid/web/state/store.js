@@ -35,7 +35,8 @@ export class Store {
         seq: Float64Array, t_us: Float64Array, step: Int32Array, kind: Uint8Array, sched_us: Float64Array,
         fwd_us: Float64Array, sample_us: Float64Array, emit_us: Float64Array, idle_us: Float64Array, flops: Float64Array,
         w_bytes: Float64Array, kv_read_bytes: Float64Array, kv_write_bytes: Float64Array, budget_tok: Int32Array,
-        pred_us: Float64Array, batch_first: Float64Array, batch_size: Int32Array, first_seq: Float64Array,
+        pred_us: Float64Array, batch_first: Float64Array, batch_size: Int32Array, first_seq: Float64Array, prompt_tok: Int32Array,
+        decoding: Int32Array, // requests of the step, if one of them decodes
       },
       MAX_STEPS,
     );
@@ -419,7 +420,11 @@ const HANDLERS = {
   },
   step(event) {
     const first = this.batches.end;
+    let prompt_tok = 0;
+    let decoding = 0;
     for (const [req, q_tok, ctx_tok] of event.batch) {
+      if (event.kind === "decode" || q_tok === 1) decoding = event.batch.length;
+      else prompt_tok += q_tok;
       const request = this.request(req, event.seq);
       this.batches.push({ request: request.number, q_tok, ctx_tok });
       const round = request.drafts.at(-1);
@@ -430,7 +435,7 @@ const HANDLERS = {
     this.steps.push({
       seq, t_us, step, sched_us, fwd_us, sample_us, emit_us, idle_us, flops, w_bytes, kind: STEP_KINDS.indexOf(event.kind),
       kv_read_bytes: event.kv_read_bytes, kv_write_bytes: event.kv_write_bytes, budget_tok: event.budget_tok,
-      pred_us: event.pred_us ?? -1, batch_first: first, batch_size: event.batch.length, first_seq: this.stepSeq,
+      pred_us: event.pred_us ?? -1, batch_first: first, batch_size: event.batch.length, first_seq: this.stepSeq, prompt_tok, decoding,
     });
   },
   kv(event) {

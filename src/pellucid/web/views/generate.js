@@ -76,7 +76,7 @@ export function View({ session }) {
   const shared = { session, state, focus };
   return html`
     <div class="column">
-      <${Ask} ...${shared} />
+      <${Ask} session=${session} state=${state} />
       <${Text} ...${shared} read=${attention.shares} />
       <${Attention} ...${shared} attention=${attention} />
     </div>
