@@ -320,7 +320,7 @@ ELEMENTS = [
         {
             "learn-keys-values": has(".lesson", "Which of these are still needed", "kv-heads with"),
             "learn-with-without": has(".lesson", "Which of the two holds memory"),
-            "learn-memory": has(".lesson", "How many bytes do 1,000 tokens"),
+            "learn-memory": has(".lesson", "one more token comes"),
             "learn-questions": has(
                 ".questions", "Why does speculation need a cache?", "Why continuous batching?"
             ),

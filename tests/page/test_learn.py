@@ -40,20 +40,11 @@ def server() -> Iterator[RunningServer]:
 ABOUT_MEANING = ("choosing", "attention")  # the recorded run of SmolLM2 comes first
 
 
-def answer(form: Any) -> None:
-    options = form.locator(".options button")
-    if options.count():
-        options.nth(1).press("Enter")
-    else:
-        form.locator("input").fill("16")
-        form.locator("input").press("Enter")
-
-
 def do_step(page: Any, step: str, button: str | None = None) -> None:
     """Guesses, which runs the step, and answers the check; a button is pressed after the first run."""
     page.evaluate("step => { location.hash = `#learn?step=${step}` }", step)
     page.locator(f".steps a.on[href$='{step}']").wait_for()
-    # Nothing is to be computed for a guess.
+    # Nothing is to be computed, neither for a guess nor for the check.
     page.locator("form.phase").first.locator(".options button").nth(1).press("Enter")
     page.locator(".verdict").first.wait_for(timeout=120_000)
     if button is not None:
@@ -64,7 +55,7 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
             step,
         )
         page.locator(".verdict").first.wait_for()
-    answer(page.locator("form.phase").nth(1))
+    page.locator("form.phase").nth(1).locator(".options button").nth(1).press("Enter")
     page.get_by_role("button", name="Next step").wait_for()
     assert page.locator(".go-on a").get_attribute("href") in {f"#{view}" for view in VIEWS}
     assert page.locator(".why.trouble").count() == 0

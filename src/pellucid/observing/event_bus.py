@@ -17,6 +17,7 @@ from pellucid.observing.events import (
 from pellucid.observing.observation_budget import ObservationBudget
 
 Subscriber = Callable[[EventRecord], None]
+OF_TOKENS = (Token, TokenText)
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +34,11 @@ class Interest:
         return cls(level, None if tokens_of is None else frozenset(tokens_of))
 
     def covers(self, event: Event) -> bool:
-        if isinstance(event, Token | TokenText) and self.tokens_of is not None:
-            return self.level >= event.level and _is_among(event.req, self.tokens_of)
-        return self.level >= event.level
+        if self.level < event.level:
+            return False
+        if self.tokens_of is None or not isinstance(event, OF_TOKENS):
+            return True
+        return _is_among(event.req, self.tokens_of)
 
 
 def union(interests: Collection[Interest]) -> Interest:
@@ -80,6 +83,7 @@ class EventBus:
         self._start = clock()
         self._lock = RLock()
         self._subscribers: dict[Subscriber, Interest] = {}  # in order of subscription
+        self._hearers: tuple[tuple[Subscriber, Interest], ...] = ()  # the same
         self._level = -1  # the highest that anyone wants
         self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
         self._num_emitted = 0
@@ -183,40 +187,39 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Hands an event to every subscriber that wants it."""
-        with self._lock:
-            started = self._clock()
-            record = EventRecord(self._num_emitted, self.to_us(started), self.step, event)
-            self._num_emitted += 1
-            failed = False
-            for subscriber, interest in tuple(self._subscribers.items()):
-                if interest.covers(event):
-                    try:
-                        subscriber(record)
-                    except Exception:
-                        _log.exception("a subscriber to events failed and was removed")
-                        self._drop(subscriber)
-                        failed = True
-            self.spend(self._clock() - started)
-            if failed and self.active:
-                self.emit(
-                    Warn("subscriber_failed", "a subscriber to events failed and was dropped")
-                )
+        self.emit_made((event,))
 
     def emit_made(self, made: Iterable[Event]) -> float:
-        """Emits events that are made one after the other, and counts the time of making them as well.
+        """Emits events that are made one after the other, all stamped with the time of the first one, and counts the
+        time of making them as well.
 
         Returns:
             seconds of all this.
         """
-        started, spent = self._clock(), 0.0
         with self._lock:
+            started = self._clock()
+            t_us = self.to_us(started)
             for event in made:
-                before = self._spent
-                self.emit(event)
-                spent += self._spent - before
+                self._hand_out(event, t_us)
             seconds = self._clock() - started
-            self.spend(max(0.0, seconds - spent))
+            self.spend(seconds)
         return seconds
+
+    def _hand_out(self, event: Event, t_us: int) -> None:
+        record = EventRecord(self._num_emitted, t_us, self.step, event)
+        self._num_emitted += 1
+        failed = False
+        for subscriber, interest in self._hearers:
+            if interest.covers(event):
+                try:
+                    subscriber(record)
+                except Exception:
+                    _log.exception("a subscriber to events failed and was removed")
+                    self._drop(subscriber)
+                    failed = True
+        if failed and self.active:
+            warning = Warn("subscriber_failed", "a subscriber to events failed and was dropped")
+            self._hand_out(warning, t_us)
 
     def _drop(self, subscriber: Subscriber) -> None:
         with self._lock:
@@ -225,6 +228,7 @@ class EventBus:
 
     def _count(self) -> None:
         self.active = bool(self._subscribers)
+        self._hearers = tuple(self._subscribers.items())
         self._level, self._watched = -1, frozenset()
         if self.active:
             wanted = union(self._subscribers.values())

@@ -12,7 +12,7 @@ from pellucid.observing.events import EventRecord, Gap, Level
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
 MAX_TAKEN = 1_000  # events that a reader takes at once, while the engine may wait for the ring
-POLL_SECONDS = 1 / 30
+POLL_SECONDS = 1 / 20  # the live page shows what is new ten times a second
 
 
 @final
@@ -76,10 +76,9 @@ class EventFeed:
         """The records from a position on, at most `MAX_TAKEN`, and the position of the first of them."""
         with self._lock:
             first = max(position, self._end - self._capacity, 0)
-            taken = [
-                self._ring[index % self._capacity]
-                for index in range(first, min(self._end, first + MAX_TAKEN))
-            ]
+            start, count = first % self._capacity, min(self._end - first, MAX_TAKEN)
+            taken = self._ring[start : start + count]
+            taken += self._ring[: count - len(taken)]
         return [record for record in taken if record is not None], first
 
     def _put(self, record: EventRecord) -> None:

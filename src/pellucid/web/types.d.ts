@@ -309,6 +309,8 @@ declare global {
   /** Cells of a picture that can be focused one by one: left and right go to the neighbours, up and down `columns` further. */
   /** What is said of a thing, and where it is in the window. */
   interface Tip {
+    /** What it is said of. */
+    of: Element;
     text: string;
     /** Its middle, or the pointer. */
     x: number;
@@ -667,12 +669,10 @@ declare global {
   interface Question {
     /** A text, or a function of the run's numbers. */
     ask: any;
-    /** Key and text; without them the answer is a number. */
-    options?: [string, string][];
-    unit?: string;
-    answer(result: any): number | string;
-    /** The share by which a number may differ and still count; 0 if left out. */
-    within?: number;
+    /** Key and text: nothing is to be computed. */
+    options: [string, string][];
+    /** The key of the right one. */
+    answer(result: any): string;
     /** Why it is so, with the numbers in it. */
     explain(result: any): any;
   }

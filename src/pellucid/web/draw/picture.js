@@ -62,15 +62,16 @@ export function Picture({ label, draw, inputs, follows, moves, keeps, height, ce
   /** Marks a cell, and says what it is. @param {number} index -1: none @param {number} [x] of the pointer */
   const look = (index, x) => {
     const rect = cells && index >= 0 && index < cells.count ? cells.rect(index) : null;
-    const at = canvas.current?.getBoundingClientRect();
-    if (!cells || !rect || !at) {
+    const of = canvas.current;
+    const at = of?.getBoundingClientRect();
+    if (!cells || !rect || !of || !at) {
       mark.value = null;
       say(null);
       return;
     }
     mark.value = rect;
     const middle = at.left + rect.x + rect.width / 2;
-    say({ text: cells.describe(index), x: x === undefined || rect.width < 200 ? middle : x, top: at.top + rect.y, bottom: at.top + rect.y + rect.height });
+    say({ of, text: cells.describe(index), x: x === undefined || rect.width < 200 ? middle : x, top: at.top + rect.y, bottom: at.top + rect.y + rect.height });
   };
   useEffect(() => {
     if (focused.value >= 0) look(focused.value);

@@ -58,12 +58,11 @@ export const keysValues = {
     <p class="dim small">block ${result.block}, layer 0, head 0, ${result.dtype}: a row each token, ${result.headDim} numbers; teal above zero, amber below. All ${result.layers} layers and ${result.heads} kv-heads are counted above.</p>`}
   <//>`,
   check: {
-    ask: (/** @type {any} */ result) => html`This model has ${result.layers} layers of ${result.heads} kv-heads with ${result.headDim} components each. How many numbers does one token leave
-      in the cache?`,
-    unit: "numbers",
-    answer: (result) => 2 * result.layers * result.heads * result.headDim,
-    explain: (result) => html`2 · ${result.layers} · ${result.heads} · ${result.headDim} = <b>${count(2 * result.layers * result.heads * result.headDim)}</b>: a key and a value, in each layer, for
-      each kv-head.`,
+    ask: "Some tokens of a text say much, as a name does; others little, as “a” does. Which of them leave more numbers in the cache?",
+    options: [["much", "those that say much"], ["little", "those that say little"], ["same", "all leave as many"]],
+    answer: (result) => ([...result.k, ...result.v].every((row) => row.length === result.headDim) ? "same" : "much"),
+    explain: (result) => html`Each leaves <b>${count(2 * result.layers * result.heads * result.headDim)}</b>: a key and a value of ${result.headDim} numbers, in each of ${result.layers} layers, for each of
+      ${" "}${result.heads} kv-heads. What it says is in the numbers, not in how many there are.`,
   },
 };
 
@@ -176,12 +175,10 @@ export const memory = {
     <//>`;
   },
   check: {
-    ask: (/** @type {any} */ result) => html`A block of ${result.blockTok} tokens takes ${count(result.blockBytes)} bytes. How many bytes do 1,000 tokens of one text take, in whole blocks?`,
-    unit: "bytes",
-    within: 0.01,
-    answer: (result) => Math.ceil(1000 / result.blockTok) * result.blockBytes,
-    explain: (result) => html`⌈1000 / ${result.blockTok}⌉ = ${Math.ceil(1000 / result.blockTok)} blocks of ${count(result.blockBytes)} bytes:
-      <b> ${count(Math.ceil(1000 / result.blockTok) * result.blockBytes)}</b>, or ${inBytes(Math.ceil(1000 / result.blockTok) * result.blockBytes)}. This pool has ${count(result.numBlocks)} blocks.`,
+    ask: "The last block of a text is full, and one more token comes. What does it take of the pool?",
+    options: [["token", "room for one token"], ["block", "one block more"], ["most", "room for the longest answer there could be"]],
+    answer: (result) => (result.table.length === Math.ceil(result.cached / result.blockTok) ? "block" : "most"),
+    explain: (result) => html`Your second text has ${several(result.cached, "token")} in <b>${several(result.table.length, "block")}</b> of ${result.blockTok}: all are full but the last. A block takes
+      ${" "}${inBytes(result.blockBytes)}, and this pool has ${count(result.numBlocks)}.`,
   },
 };
-

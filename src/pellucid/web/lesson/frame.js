@@ -2,8 +2,8 @@
 // The frame of a step: guess, see the run, understand it, check, and the grades; and how a step runs a text. The guess comes before the run and cannot be changed after it.
 
 import { effect, html, useSignal } from "../html.js";
-import { digits, median } from "../parts/numbers.js";
-import { Panel } from "../parts/panel.js";
+import { median } from "../parts/numbers.js";
+import { Panel, submits } from "../parts/panel.js";
 import { messageOf } from "../state/api.js";
 import { ENDED } from "../state/store.js";
 
@@ -88,53 +88,23 @@ export function StepFrame({ session, step, number, progress, recorded, whenRead,
 
 /** @param {{phase: string, question: Question, given: string | undefined, result: any, onGive: (given: string) => void}} props */
 function Ask({ phase, question, given, result, onGive }) {
-  const text = useSignal("");
-  const ask = typeof question.ask === "function" ? question.ask(result) : question.ask;
-  const isFixed = given !== undefined;
-  return html`<form
-    class="phase"
-    onSubmit=${(/** @type {Event} */ event) => {
-      event.preventDefault();
-      if (text.value.trim()) onGive(text.value);
-    }}
-  >
+  return html`<form class="phase" onSubmit=${submits(() => {})}>
     <h3>${phase}</h3>
-    <p>${ask}</p>
-    ${question.options
-      ? html`<div class="row options">
-          ${question.options.map(
-            ([key, label]) =>
-              html`<button type="button" class=${given === key ? "given" : ""} disabled=${isFixed} onClick=${() => onGive(key)}>${label}</button>`,
-          )}
-        </div>`
-      : html`<div class="row">
-          <input
-            type="text"
-            inputmode="decimal"
-            size="10"
-            aria-label=${typeof ask === "string" ? ask : phase}
-            disabled=${isFixed}
-            value=${given ?? text.value}
-            onInput=${(/** @type {any} */ event) => (text.value = event.target.value)}
-          />
-          <span class="dim">${question.unit}</span>
-          ${!isFixed && html`<button disabled=${!text.value.trim()}>That is my answer</button>`}
-        </div>`}
+    <p>${typeof question.ask === "function" ? question.ask(result) : question.ask}</p>
+    <div class="row options">
+      ${question.options.map(
+        ([key, label]) => html`<button type="button" class=${given === key ? "given" : ""} disabled=${given !== undefined} onClick=${() => onGive(key)}>${label}</button>`,
+      )}
+    </div>
   </form>`;
 }
-
-/**
- * @param {Question} question
- * @param {number} answer
- */
-const unitOf = ({ unit = "" }, answer) => ` ${answer === 1 ? unit.replace(/s$/, "") : unit}`;
 
 /** @param {{question: Question, result: any, given: string, what: string}} props */
 function Verdict({ question, result, given, what }) {
   const { isRight, answer } = grade(question, result, given);
-  const label = (/** @type {string | number} */ key) => question.options?.find(([each]) => each === String(key))?.[1] ?? (typeof key === "number" ? digits(key) : key);
+  const label = (/** @type {string} */ key) => question.options.find(([each]) => each === key)?.[1] ?? key;
   return html`<p class=${`why verdict ${isRight ? "right" : ""}`} role="status">
-    <b>${isRight ? "Right." : `Not quite: it is ${label(answer)}${question.options ? "" : unitOf(question, Number(answer))}.`}</b>
+    <b>${isRight ? "Right." : `Not quite: it is ${label(answer)}.`}</b>
     <span class="faint"> ${what}: ${label(given)}. </span>${question.explain(result)}
   </p>`;
 }
@@ -155,23 +125,11 @@ export const Arms = ({ arms }) => html`<div class="arms">
  * @param {Question} question
  * @param {any} result of the run
  * @param {string} given by the learner
- * @returns {{isRight: boolean, answer: number | string}}
+ * @returns {{isRight: boolean, answer: string}}
  */
 export function grade(question, result, given) {
   const answer = question.answer(result);
-  if (question.options) return { isRight: given === answer, answer };
-  const number = readNumber(given);
-  const isRight = Number.isFinite(number) && Math.abs(number - Number(answer)) <= Math.abs(Number(answer)) * (question.within ?? 0) + 1e-9;
-  return { isRight, answer };
-}
-
-/**
- * A number as people write it: 1,368 or 1 368 or 1.5e3.
- * @param {string} text
- */
-function readNumber(text) {
-  const plain = text.trim().replace(/[\s_\u00a0\u2009,]/g, "");
-  return plain === "" ? NaN : Number(plain);
+  return { isRight: given === answer, answer };
 }
 
 const PATIENCE_MS = 60_000;

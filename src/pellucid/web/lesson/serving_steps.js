@@ -82,14 +82,13 @@ export const speculation = {
     <p class="small dim">${result.rounds.length} rounds. The same ${result.tokens} tokens took ${result.passes.drafted} passes with guesses by ${result.drafter === "draft" ? "a smaller model" : "prompt lookup"} and
       ${" "}${result.passes.plain} without; ${inTime(result.us.drafted)} and ${inTime(result.us.plain)}.${result.isSame ? " The texts are the same." : ""}</p>`,
   check: {
-    ask: "What share of the guesses of this run were right, in percent?",
-    unit: "%",
-    within: 0.1,
-    answer: (result) => (100 * result.right) / result.drafted,
+    ask: "In one round all four guesses are wrong. How many tokens does the text get from it?",
+    options: [["none", "none: the pass was for nothing"], ["one", "one"], ["four", "four wrong ones"]],
+    answer: (result) => (result.tokens > result.right ? "one" : "none"),
     explain: (result) => {
       const a = result.right / result.drafted;
-      const gain = formulas.expectedTokens.of({ a, k: 4 });
-      return html`${result.right} of ${result.drafted}: <b>${percent(a)}</b>. If each of four guesses were right that often, a round would give ${digits(gain)} tokens
+      return html`<b>One</b>: the model's own choice in the place of the first guess. Of your ${result.tokens} tokens ${result.right} were right guesses, ${percent(a)} of all guesses; the other
+        ${" "}${result.tokens - result.right} were the model's own. If each of four guesses were right that often, a round would give ${digits(formulas.expectedTokens.of({ a, k: 4 }))} tokens
         <span class="faint"> (${formulas.expectedTokens.text})</span>.`;
     },
   },
@@ -220,11 +219,10 @@ export const challenge = {
     })} />`}
   <//>`,
   check: {
-    ask: (/** @type {any} */ result) => html`Your long answer had its first token after ${inTime(result.before.firstUs)} and each further one after ${inTime(result.before.eachUs)}. How many milliseconds
-      would 50 tokens have taken?`,
-    unit: "ms",
-    within: 0.1,
-    answer: (result) => (result.before.firstUs + 49 * result.before.eachUs) / 1000,
-    explain: (result) => html`${inTime(result.before.firstUs)} + 49 · ${inTime(result.before.eachUs)} = <b>${inTime(result.before.firstUs + 49 * result.before.eachUs)}</b>.`,
+    ask: "Where did most of the time of the long answer go?",
+    options: [["first", "until its first token"], ["rest", "into the tokens after it"]],
+    answer: ({ before }) => (before.firstUs > before.totalUs - before.firstUs ? "first" : "rest"),
+    explain: ({ before }) => html`Its first token came after ${inTime(before.firstUs)}, and each of ${count(before.tokens - 1)} further ones ${inTime(before.eachUs)} after the one before:
+      ${" "}<b>${inTime(before.totalUs - before.firstUs)}</b> of ${inTime(before.totalUs)}.`,
   },
 };

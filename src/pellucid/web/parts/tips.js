@@ -7,6 +7,8 @@ const GAP = 8; // pixels between a thing and what is said of it
 
 /** @type {{value: Tip | null}} */
 const shown = signal(/** @type {Tip | null} */ (null));
+/** Where the element of the shown one stood. */
+let place = { left: 0, top: 0 };
 
 /**
  * Says what a thing is, until the next call.
@@ -15,6 +17,13 @@ const shown = signal(/** @type {Tip | null} */ (null));
 export function say(tip) {
   const { value } = shown;
   if (tip?.text !== value?.text || tip?.x !== value?.x || tip?.top !== value?.top) shown.value = tip;
+  if (tip) place = tip.of.getBoundingClientRect();
+}
+
+/** Hides what is said of a thing that a scroll has moved. The event may come late: of a scroll before the pointer came here. */
+function onScroll() {
+  const now = shown.value?.of.getBoundingClientRect();
+  if (now && (now.left !== place.left || now.top !== place.top)) say(null);
 }
 
 /** @param {EventTarget | null} target @returns {HTMLElement | null} the element that says what it is */
@@ -23,7 +32,7 @@ const speaker = (target) => (target instanceof Element ? target.closest("[data-t
 /** @param {HTMLElement} element @param {number} [x] of the pointer */
 function sayOf(element, x) {
   const { left, width, top, bottom } = element.getClientRects()[0] ?? element.getBoundingClientRect();
-  say({ text: element.dataset.tip ?? "", x: x === undefined || width < 200 ? left + width / 2 : x, top, bottom });
+  say({ of: element, text: element.dataset.tip ?? "", x: x === undefined || width < 200 ? left + width / 2 : x, top, bottom });
 }
 
 /**
@@ -52,7 +61,8 @@ function follow() {
   }, { signal: ended });
   document.addEventListener("focusin", () => fromFocus() || say(null), { signal: ended });
   document.addEventListener("focusout", () => say(null), { signal: ended });
-  for (const name of ["pointerdown", "scroll", "wheel"]) document.addEventListener(name, () => say(null), { signal: ended, capture: true, passive: true });
+  document.addEventListener("scroll", onScroll, { signal: ended, capture: true, passive: true });
+  for (const name of ["pointerdown", "wheel"]) document.addEventListener(name, () => say(null), { signal: ended, capture: true, passive: true });
   document.addEventListener("keydown", ({ key }) => key === "Escape" && say(null), { signal: ended, capture: true });
   addEventListener("hashchange", () => say(null), { signal: ended });
   // An arrow key moves the active option after its own handlers have run.
