@@ -80,6 +80,17 @@ void a_block_is_all_layers_of_its_group(const KVShape& shape) {
   }
 }
 
+// A layer's blocks are one stream, unless layers differ.
+void blocks_of_a_layer_are_side_by_side() {
+  const KVGroup first{3, 2, 16};
+  for (const auto& [other, are_alike] :
+       {std::pair{KVGroup{2, 2, 16}, true}, {{2, 1, 16}, false}, {{2, 2, 32}, false}}) {
+    KVCache cache({KVFormat::kBF16, 32, {first, other}}, kNumBlocks);
+    const std::int64_t bytes = layer_bytes(cache.shape(), first);
+    CHECK(cache.layer({1}).block_bytes == (are_alike ? bytes : cache.bytes_per_block()));
+  }
+}
+
 void only_the_target_changes(const KVShape& shape) {
   for (const auto& [source, target] : {std::pair{0, 4}, std::pair{4, 0}, std::pair{2, 3}}) {
     KVCache cache = filled(shape, 2), other = filled(shape, 3);
@@ -137,6 +148,7 @@ void open_groups_do_not_overlap(const KVShape& shape) {
 }  // namespace
 
 int main() {
+  blocks_of_a_layer_are_side_by_side();
   const std::vector<std::vector<KVGroup>> all_groups = {
       {{3, 2, 40}},
       {{2, 2, 40}, {3, 2, 40, 16}},             // of one shape
