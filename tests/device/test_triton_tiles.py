@@ -14,8 +14,10 @@ from pellucid.backends.torch.triton.tiles import (
     LinearTile,
     Tiles,
     fastest,
+    fastest_by_outputs,
     read_table,
     tile_for,
+    tile_of_product,
     with_chip,
 )
 
@@ -37,6 +39,26 @@ def test_each_number_of_rows_gets_its_fastest_tile():
     ]
 
 
+def test_each_number_of_rows_and_outputs_gets_one_of_few_fast_tiles():
+    seconds = {
+        (16, 2048): {SLOW: 2.0, FAST: 1.0, WIDE: 9.0},
+        (16, 9999): {SLOW: 1.0, FAST: 1.03, WIDE: 9.0},  # nearly as fast: no tile more
+        (64, 2048): {SLOW: 2.0, FAST: 1.0, WIDE: 9.0},
+        (64, 9999): {SLOW: 1.5, FAST: 1.0, WIDE: 9.0},
+        (99, 2048): {SLOW: 1.0, FAST: 2.0, WIDE: 9.0},
+        (99, 9999): {SLOW: 9.0, FAST: 9.0, WIDE: 1.0},
+    }
+    tiles = fastest_by_outputs(seconds)
+    sizes = [each[1:5] for each in tiles]
+    assert sizes == [FAST[1:5], SLOW[1:5], WIDE[1:5]]
+    for rows, outputs, tile in (
+        *((1, 1, FAST), (64, 10**6, FAST), (65, 2048, SLOW), (65, 2049, WIDE)),
+        *((10**6, 1, SLOW), (10**6, 10**6, WIDE)),
+    ):
+        assert tile_of_product(rows, outputs, tiles)[1:5] == tile[1:5]
+    assert tile_of_product(1, 10**6, [SLOW._replace(most_outputs=1)])[1:5] == SLOW[1:5]
+
+
 def test_what_is_written_for_a_chip_is_read_for_it_alone(monkeypatch, tmp_path):
     stored = files("pellucid.backends.torch.triton").joinpath("tiles.json").read_text("utf-8")
     attention = fastest({16: {AttentionTile(0, 16, 4, 1): 1.0}})
@@ -50,8 +72,11 @@ def test_what_is_written_for_a_chip_is_read_for_it_alone(monkeypatch, tmp_path):
     assert json.loads(written).keys() == {*json.loads(stored), "NVIDIA Fake"}
 
 
-def test_tiles_of_the_table_serve_all_rows_in_ascending_order():
+def test_tiles_of_the_table_serve_all_rows_and_outputs_in_ascending_order():
     for tiles in read_table().values():
         for own in tiles:
-            most = [each.most_rows for each in own]
-            assert most == sorted(set(most)) and most[-1] >= 1 << 30
+            most = [(each.most_rows, getattr(each, "most_outputs", 1 << 30)) for each in own]
+            assert most == sorted(set(most))
+            assert {outputs for rows, outputs in most if rows >= 1 << 30} >= {1 << 30}
+            # The last one of a number of rows takes all outputs.
+            assert all((rows, 1 << 30) in most for rows, _ in most)

@@ -55,6 +55,7 @@ from support.uniform_model import uniform_model
 # One for each branch of the template.
 FORMATS = ("bf16", "int8", "int4-zp", "int4-k", "mxfp4")
 GROUPED = ("bf16", "int4-k")  # of experts: the same sums
+OF_ONE_GROUP = ("int8-channel", "int4-g128-zp")  # in a row, or in a step of a sum
 CACHES = ("bf16", "int8", "int4")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 _WIDE = r"cp\.async\.cg\S*[^;]*0x10|ld\.global\S*\.v4\.b32"  # of 16 bytes
@@ -94,8 +95,10 @@ def compile_kernel(
     )
 
 
-def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) -> Any:
-    """A kernel of products, for matrices of which a row has a multiple of 16 columns."""
+def compile_linear(
+    name: str, tile: LinearTile, capability: int, kernel: Any, is_odd: bool = False
+) -> Any:
+    """A kernel of products, for matrices whose sizes are multiples of 16, or odd ones with one group in a row."""
     weight_format = STORED_FORMATS.get(name)
     constants = linear_constants(weight_format) | {"OUTPUTS": tile.outputs, "ROWS": tile.rows}
     if kernel is grouped_linear_kernel:
@@ -117,7 +120,10 @@ def compile_linear(name: str, tile: LinearTile, capability: int, kernel: Any) ->
         "tiles": "*i32",
     }
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    divisible = "num_columns", "num_outputs", "y_stride"
+    divisible: tuple[str, ...] = ("num_columns", "num_outputs", "num_groups", "y_stride")
+    if is_odd:  # Triton makes a constant of each number that is 1
+        divisible = ()
+        constants |= {"num_groups": 1, "num_blocks": 1}
     return compile_kernel(kernel, types, constants, divisible, options, capability)
 
 
@@ -259,6 +265,11 @@ def compiled_kernels(capability: int) -> Iterator[dict[str, Any]]:
             for kernel in kernels:
                 facts = facts_of(compile_linear(name, tile, capability, kernel))
                 yield {"kernel": kernel.__name__, "format": name, "tile": tile._asdict(), **facts}
+    for name in OF_ONE_GROUP:
+        own = tiles.codes[0]
+        facts = facts_of(compile_linear(name, own, capability, linear_kernel, True))
+        shown = {"format": name, "tile": own._asdict(), "is_odd": True}
+        yield {"kernel": linear_kernel.__name__, **shown, **facts}
     for name in CACHES:
         for own in tiles.attention if name == "bf16" else tiles.attention[:1]:
             facts = facts_of(compile_attention(name, own, capability))

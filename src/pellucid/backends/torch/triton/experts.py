@@ -90,7 +90,7 @@ class _Grouped(NamedTuple):
         every, constants = self.every, self.every.constants
         sources, tiles = slots.sources, slots.tiles
         biases = sources if self.biases is None else self.biases  # what is not there is not read
-        grouped_linear_kernel[(triton.cdiv(self.num_outputs, tile.outputs), len(tiles))](
+        grouped_linear_kernel[(len(tiles), triton.cdiv(self.num_outputs, tile.outputs))](
             *(y, planes_of(x, constants["PLANES"]), *every.matrix, biases, sources, tiles),
             *(y.stride(0), len(x), self.num_outputs, every.stored.shape[1], *every.widths),
             HAS_SOURCES=has_sources,
@@ -118,6 +118,11 @@ class GroupedExperts(NamedTuple):
     @property
     def has_codes(self) -> bool:
         return any(each.every.has_codes for each in self)
+
+    def num_outputs(self, num_slots: int) -> int:
+        """Of a product, of all experts that so many slots can use."""
+        num_experts = len(self.gate.every.stored) // self.gate.num_outputs
+        return self.gate.num_outputs * min(num_experts, num_slots)
 
     def run(
         self,

@@ -15,9 +15,10 @@ from pellucid.backends.torch.triton.pending import ForProducts
 from pellucid.backends.torch.triton.tiles import LinearTile
 from pellucid.backends.torch.weights import TorchCodes, TorchFloats, TorchMatrix
 
-# Of the stored matrix in a step of a sum: numbers of bf16, or words of codes.
-_NUMBERS, _WORDS = 64, 16
+# Inputs in a step of a sum: with a matrix of bf16, and of codes.
+_NUMBERS, _CODES = 64, 128
 _WORD_BITS = 32
+_HAS_PTX = torch.version.hip is None and not triton.knobs.runtime.interpret
 
 # Those that a format does not have are not read.
 _ARRAYS = ("scales", "scale_factors", "minimums", "minimum_factors", "zero_points")
@@ -34,11 +35,13 @@ def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
     """The constants of `linear_kernel` for a format; None: bf16."""
     if weight_format is None:
         constants = {"PLANES": 1, "GROUP": 0, "BLOCK": _NUMBERS, "SCALE": "none", "ZERO_POINT": 0}
-        constants |= {"HAS_MINIMUMS": False, "HAS_CODEBOOK": False, "COLUMNS": _NUMBERS}
+        constants |= {"HAS_MINIMUMS": False, "HAS_CODEBOOK": False, "IN_PAIRS": False}
+        constants["COLUMNS"] = _NUMBERS
         return constants | _codebook(())
     planes = _WORD_BITS // (4 if weight_format.bits == 4 else 8)
     group = (weight_format.group_size or 0) // planes
-    assert group == 0 or _WORDS % group == 0
+    words = _CODES // planes
+    assert group == 0 or words % group == 0
     zero_point = 0 if weight_format.codebook else weight_format.zero_point
     return {
         "PLANES": planes,
@@ -48,7 +51,8 @@ def linear_constants(weight_format: IntegerFormat | None) -> dict[str, Any]:
         "ZERO_POINT": -1 if weight_format.has_zero_points else zero_point,
         "HAS_MINIMUMS": weight_format.has_minimums,
         "HAS_CODEBOOK": bool(weight_format.codebook),
-        "COLUMNS": _WORDS,
+        "IN_PAIRS": _HAS_PTX and not (weight_format.has_minimums or weight_format.codebook),
+        "COLUMNS": words,
     } | _codebook(weight_format.codebook)
 
 
@@ -105,6 +109,10 @@ class LinearLaunch:
     def has_codes(self) -> bool:
         return bool(self.arrays)
 
+    @property
+    def num_outputs(self) -> int:
+        return len(self.stored)
+
     def run(self, x: Tensor, tile: LinearTile) -> Tensor:
         """x [T, K] -> [T, N], f32."""
         num_rows = len(x)
@@ -112,7 +120,8 @@ class LinearLaunch:
         y = torch.empty((num_rows, num_outputs), device=self.stored.device)
         if num_rows == 0:
             return y
-        grid = (triton.cdiv(num_outputs, tile.outputs), triton.cdiv(num_rows, tile.rows))
+        # Programs of the same outputs are neighbours: they read the same weights at about the same time.
+        grid = (triton.cdiv(num_rows, tile.rows), triton.cdiv(num_outputs, tile.outputs))
         linear_kernel[grid](
             *(y, planes_of(x, self.constants["PLANES"]), *self.matrix),
             *(num_rows, num_outputs, num_columns, *self.widths),

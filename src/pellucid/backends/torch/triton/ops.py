@@ -37,7 +37,7 @@ from pellucid.backends.torch.triton.linear import LinearLaunch
 from pellucid.backends.torch.triton.pending import Known, known
 from pellucid.backends.torch.triton.recurrence import convolve, delta_net
 from pellucid.backends.torch.triton.rows import Gated, Heads, find_largest, rms_norm, rotate, store
-from pellucid.backends.torch.triton.tiles import ANY_CHIP, LinearTile, Tiles, tile_for
+from pellucid.backends.torch.triton.tiles import ANY_CHIP, LinearTile, Tiles, tile_of_product
 from pellucid.backends.torch.weights import TorchMatrix, TorchStack, TorchWeight
 from pellucid.facts.model_config import Activation, AttentionConfig, GatedDeltaNetConfig, RopeConfig
 
@@ -74,6 +74,10 @@ class KernelChoice:
 
     def tiles_of(self, has_codes: bool) -> tuple[LinearTile, ...]:
         return self.tiles.codes if has_codes else self.tiles.numbers
+
+    def with_tile(self, tile: LinearTile) -> "KernelChoice":
+        """All products have this tile."""
+        return replace(self, tiles=self.tiles._replace(numbers=(tile,), codes=(tile,)))
 
     def with_one_tile(self, kernel: KernelName) -> "KernelChoice":
         """Steps of all lengths go through the first tile of this kernel."""
@@ -140,7 +144,7 @@ class TritonOps(TorchOps):
         ):
             return super().linear(known(x), weight)
         tiles = self.choice.tiles_of(launch.has_codes)
-        y = launch.run(x, tile_for(len(x), tiles))
+        y = launch.run(x, tile_of_product(len(x), launch.num_outputs, tiles))
         return y if weight.bias is None else y + weight.bias
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -186,7 +190,8 @@ class TritonOps(TorchOps):
             return super().expert_mlp(x, weights, num_chosen, gate, up, down, activation)
         # On average as many rows meet an expert.
         num_rows = len(x) * num_chosen / weights.shape[1]
-        tile = tile_for(num_rows, self.choice.tiles_of(experts.has_codes))
+        tiles = self.choice.tiles_of(experts.has_codes)
+        tile = tile_of_product(num_rows, experts.num_outputs(len(x) * num_chosen), tiles)
         return experts.run(x, weights, num_chosen, activation, tile)
 
     def causal_convolution(

@@ -100,20 +100,20 @@ def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, in
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     weight = rng.standard_normal(shape, np.float32)
     load = TorchWeights(ops.device)
-    matrices = [_stored(load, weight, each) for each in ("bf16", *_FORMATS)]
-    tiles = *choice.tiles.numbers[:-1], *choice.tiles.codes[:-1]
-    most = sorted({each.most_rows for each in tiles})
-    counts = sorted({1, *most, *(each + 1 for each in most)})
-    x = to_device(rng.standard_normal((2 * counts[-1], shape[1]), np.float32), ops.device)
-    for matrix in matrices:
+    most = max(each.rows for each in (*choice.tiles.numbers, *choice.tiles.codes))
+    x = to_device(rng.standard_normal((2 * most, shape[1]), np.float32), ops.device)
+    for name in ("bf16", *_FORMATS):
+        matrix = _stored(load, weight, name)
         every = ops.linear(x, matrix)
         if not _is_close(every, plain.linear(x, matrix)):
             return False
-        for count in counts:
-            for start in (0, len(x) - count):
-                own = slice(start, start + count)
-                if not torch.equal(ops.linear(x[own], matrix), every[own]):
-                    return False
+        for tile in choice.tiles_of(name != "bf16"):
+            of_tile = TritonOps(plain.device, plain.sizes, choice.with_tile(tile))
+            for count in (1, tile.rows + 1, len(x)):
+                for start in {0, len(x) - count}:
+                    own = slice(start, start + count)
+                    if not torch.equal(of_tile.linear(x[own], matrix), every[own]):
+                        return False
     return True
 
 
@@ -121,10 +121,9 @@ def _experts_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, 
     """Likewise rows that choose two of three experts, of which a step has as many rows as each tile takes."""
     ops, rng = TritonOps(plain.device, plain.sizes, choice), np.random.default_rng(0)
     width, hidden = shape[0] // 8 * 8, shape[1]  # whole words of codes
-    tiles = *choice.tiles.numbers[:-1], *choice.tiles.codes[:-1]
-    counts = sorted({1, 7, *(each.most_rows * _EXPERTS // _CHOSEN + 1 for each in tiles)})
-    x = to_device(rng.standard_normal((counts[-1], hidden), np.float32), ops.device)
-    weights = rng.random((counts[-1], _EXPERTS), np.float32) + 0.5
+    most = max(each.rows for each in (*choice.tiles.numbers, *choice.tiles.codes))
+    x = to_device(rng.standard_normal((most + 1, hidden), np.float32), ops.device)
+    weights = rng.random((len(x), _EXPERTS), np.float32) + 0.5
     weights[np.arange(len(weights)), rng.integers(_EXPERTS, size=len(weights))] = 0
     scores = to_device(weights, ops.device)
     load = TorchWeights(ops.device)
@@ -135,11 +134,13 @@ def _experts_are_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, 
         every = ops.expert_mlp(x, scores, _CHOSEN, gate, up, down, "silu")
         if not _is_close(every, plain.expert_mlp(x, scores, _CHOSEN, gate, up, down, "silu")):
             return False
-        for count in counts:
-            own = slice(len(x) - count, None)
-            found = ops.expert_mlp(x[own], scores[own], _CHOSEN, gate, up, down, "silu")
-            if not torch.equal(found, every[own]):
-                return False
+        for tile in choice.tiles_of(name != "bf16"):
+            of_tile = TritonOps(plain.device, plain.sizes, choice.with_tile(tile))
+            for count in (1, len(x)):
+                own = slice(len(x) - count, None)
+                found = of_tile.expert_mlp(x[own], scores[own], _CHOSEN, gate, up, down, "silu")
+                if not torch.equal(found, every[own]):
+                    return False
     return True
 
 

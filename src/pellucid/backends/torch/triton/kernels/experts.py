@@ -97,6 +97,7 @@ def grouped_linear_kernel(
     BOOK_1: tl.constexpr,
     BOOK_2: tl.constexpr,
     BOOK_3: tl.constexpr,
+    IN_PAIRS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
     HAS_SOURCES: tl.constexpr,  # else slots are rows of x
@@ -104,12 +105,12 @@ def grouped_linear_kernel(
     COLUMNS: tl.constexpr,
 ):
     """Products of slots, each with the matrix of its expert. A tile has neighbouring slots of one expert."""
-    tile = tiles + tl.program_id(1) * 3
+    tile = tiles + tl.program_id(0) * 3
     expert = tl.load(tile).to(tl.int64)
     begin, end = tl.load(tile + 1).to(tl.int64), tl.load(tile + 2)
     if begin >= end:
         return
-    own_outputs = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
+    own_outputs = tl.program_id(1).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
     slots = begin + tl.arange(0, ROWS)
     is_output, is_row = own_outputs < num_outputs, slots < end
     if HAS_SOURCES:
@@ -121,7 +122,7 @@ def grouped_linear_kernel(
         *(x, stored, scales, scale_factors, minimums, minimum_factors, zero_points),
         *(rows, is_row, num_rows, outputs, is_output, num_columns, num_groups, num_blocks),
         *(PLANES, GROUP, BLOCK, SCALE, ZERO_POINT, HAS_MINIMUMS, HAS_CODEBOOK),
-        *(BOOK_0, BOOK_1, BOOK_2, BOOK_3, OUTPUTS, ROWS, COLUMNS),
+        *(BOOK_0, BOOK_1, BOOK_2, BOOK_3, IN_PAIRS, OUTPUTS, ROWS, COLUMNS),
     )
     if HAS_BIASES:
         sums += tl.load(biases + outputs, is_output, other=0)[:, None]
