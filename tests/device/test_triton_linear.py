@@ -114,12 +114,30 @@ def test_kernels_that_keep_rows_apart_are_taken(recwarn: pytest.WarningsRecorder
     assert ops.kernels.startswith("triton ") and not recwarn.list
 
 
-def test_tiles_that_give_other_bits_leave_one(spoil: Callable[..., None]) -> None:
-    spoil(lambda y, tile: y * (1 + tile.rows * 1e-6))
-    with pytest.warns(RuntimeWarning, match="tiles of several sizes give other bits: all steps"):
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_tiles_that_give_other_bits_than_most_are_left_out(
+    spoil: Callable[..., None], is_refused: bool
+) -> None:
+    """Or none at all, where the device cannot run them."""
+
+    def change(y: torch.Tensor, tile: LinearTile) -> torch.Tensor:
+        if tile.rows != 64:
+            return y
+        if is_refused:
+            raise RuntimeError("out of resource: shared memory")
+        return y * (1 + 1e-6)
+
+    spoil(change)
+    with pytest.warns(RuntimeWarning, match="'linear': tiles of 64x64.* are left out: slower"):
         ops = with_kernels(PLAIN.ops, CHOICE, SMALL)
-    assert isinstance(ops, TritonOps) and ops.choice == CHOICE.with_one_tile("linear")
+    assert isinstance(ops, TritonOps)
+    for own, every in zip(ops.choice.tiles[:2], CHOICE.tiles[:2], strict=True):
+        assert own == tuple(tile for tile in every if tile.rows != 64)
     assert ops.kernels != OPS.kernels  # blocks of the two are not mixed
+    assert torch.equal(
+        ops.linear(rows_of(3, 40, 96), matrix("bf16", 24, 96))[:5],
+        OPS.linear(rows_of(3, 40, 96)[:5], matrix("bf16", 24, 96)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ _KEYS_OF_F32 = 32  # products of f32 have no tensor cores, and take registers
 _LEAST_WIDTH = 16  # of an operand of a product
 _UNBOUNDED = 1 << 30  # a window that hides nothing
 _ALIGNMENT = _HEADER = 4  # int32
-_ROTATED_ROWS, _FOLD_WARPS = 16, 4
+_ROTATED_ROWS = 16
+_ROWS_OF_FOLD_WARP = 8
 
 
 class AttentionSizes(NamedTuple):
@@ -319,7 +320,7 @@ def attend(
             num_kv_heads,
             **{name: constants[name] for name in _OF_FOLD},
             ROWS=tile.rows,
-            **options | {"num_warps": _FOLD_WARPS},
+            **options | {"num_warps": min(16, max(4, tile.rows // _ROWS_OF_FOLD_WARP))},
         )
     return rotated(output, head_dim) if v.is_rotated else output
 

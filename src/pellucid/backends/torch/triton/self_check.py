@@ -4,6 +4,7 @@ row the same bits."""
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -18,9 +19,10 @@ from pellucid.backends.torch.kv_cache import TorchKVLayer, TorchStateLayer, make
 from pellucid.backends.torch.memory import to_device
 from pellucid.backends.torch.noise import NoiseKeys
 from pellucid.backends.torch.ops import TorchOps
-from pellucid.backends.torch.triton.linear import planes_of
+from pellucid.backends.torch.triton.linear import LinearLaunch, planes_of
 from pellucid.backends.torch.triton.ops import KERNELS, KernelChoice, KernelName, TritonOps
 from pellucid.backends.torch.triton.pending import Known, known
+from pellucid.backends.torch.triton.tiles import LinearTile, Tiles
 from pellucid.backends.torch.weights import TorchMatrix, TorchWeights
 from pellucid.facts.model_config import (
     Activation,
@@ -44,6 +46,7 @@ _CACHES = (
 _HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 6, 2, 64, 32
 _QUERIES = 10
 _FEW = 3  # rows
+_ROWS = 70  # of products by which tiles are compared: more than one tile has, or not a whole one
 _GATES: tuple[Activation, ...] = "silu", "gelu", "gelu_tanh", "clamped_swish"
 _CLOSE = 1e-2  # of norms
 
@@ -51,14 +54,16 @@ _CLOSE = 1e-2  # of norms
 def with_kernels(
     plain: TorchOps, choice: KernelChoice | None = None, shape: tuple[int, int] = _SHAPE
 ) -> TorchOps:
-    """The ops of `plain` with kernels, as far as these are right on its device: each with tiles of all sizes, with one
-    tile, or not at all. A RuntimeWarning says which, unless it is the first.
+    """The ops of `plain` with kernels, as far as these are right on its device: each with tiles of all sizes, with
+    those that agree, with one tile, or not at all. A RuntimeWarning says which, unless it is the first.
 
     Args:
         choice: what is tried; None: all kernels.
         shape: of the matrices that are tried.
     """
     wanted = KernelChoice.of(plain.device) if choice is None else choice
+    if "linear" in wanted.used:
+        wanted = replace(wanted, tiles=_tiles_that_agree(plain, wanted.tiles, shape))
     right: list[KernelName] = []
     for kernel in (each for each in KERNELS if each in wanted.used):
         checked = _checked(kernel, plain, wanted, shape)
@@ -92,6 +97,46 @@ def _checked(
 
 def _warn(kernel: KernelName, message: str) -> None:
     warnings.warn(f"device='cuda': kernel {kernel!r}: {message}", RuntimeWarning, stacklevel=4)
+
+
+def _tiles_that_agree(plain: TorchOps, tiles: Tiles, shape: tuple[int, int]) -> Tiles:
+    """Of the tiles of products as many as give the same bits; a tile that the device cannot run gives none."""
+    kept = tiles._replace(
+        numbers=_most_alike(plain, tiles.numbers, ("bf16",), shape),
+        codes=_most_alike(plain, tiles.codes, _FORMATS, shape),
+    )
+    every, own = ({*each.numbers, *each.codes} for each in (tiles, kept))
+    if left_out := every - own:
+        sizes = ", ".join(f"{tile.outputs}x{tile.rows}" for tile in sorted(left_out))
+        _warn("linear", f"tiles of {sizes} give other bits than most and are left out: slower")
+    return kept
+
+
+def _most_alike(
+    plain: TorchOps, tiles: tuple[LinearTile, ...], names: Sequence[str], shape: tuple[int, int]
+) -> tuple[LinearTile, ...]:
+    """The largest group of tiles with the same products of matrices in these formats; of equal ones the first."""
+    rng, load = np.random.default_rng(0), TorchWeights(plain.device)
+    weight = rng.standard_normal(shape, np.float32)
+    x = to_device(rng.standard_normal((_ROWS, shape[1]), np.float32), plain.device)
+    launches = [LinearLaunch.of(_stored(load, weight, name)) for name in names]
+    groups: list[tuple[list[Tensor], list[LinearTile]]] = []
+    for tile in tiles:
+        try:
+            products = [launch.run(x, tile) for launch in launches if launch is not None]
+        except Exception:  # too much shared memory, for instance
+            continue
+        found = [each.view(torch.int32) for each in products]  # a NaN is no other number
+        for bits, group in groups:
+            if all(map(torch.equal, bits, found)):
+                group.append(tile)
+                break
+        else:
+            groups.append((found, [tile]))
+    if not groups:
+        return tiles
+    _, largest = max(groups, key=lambda each: len(each[1]))
+    return tuple(largest)
 
 
 def _linear_is_right(plain: TorchOps, choice: KernelChoice, shape: tuple[int, int]) -> bool:
