@@ -318,7 +318,9 @@ ELEMENTS = [
         21,
         "quick checks",
         {
-            "learn-keys-values": has(".lesson", "Which of these are still needed", "kv-heads with"),
+            "learn-keys-values": has(
+                ".lesson", "Which of these are still needed", "leave more numbers in the cache"
+            ),
             "learn-with-without": has(".lesson", "Which of the two holds memory"),
             "learn-memory": has(".lesson", "one more token comes"),
             "learn-questions": has(

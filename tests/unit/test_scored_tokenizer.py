@@ -12,11 +12,8 @@ from tokenizers import Tokenizer as HfTokenizer
 from pellucid.facts.json_object import JsonObject
 from pellucid.loading import gguf_tokenizer
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
-from pellucid.loading.scored_tokenizer import (
-    MAX_PARTIAL_CHARACTERS,
-    ScoredTokenizer,
-    whole_tokenizer,
-)
+from pellucid.loading.scored_tokenizer import MAX_PARTIAL_CHARACTERS, ScoredTokenizer
+from pellucid.loading.stored_model import whole_tokenizer
 from pellucid.text.tokenizer import Tokenizer
 
 ADDED = {"<s>": TokenType.CONTROL, "<x>": TokenType.USER_DEFINED, "a b": TokenType.USER_DEFINED}

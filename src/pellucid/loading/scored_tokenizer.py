@@ -104,11 +104,6 @@ class ScoredTokenizer:
         return {each for each, token in self.get_added_tokens_decoder().items() if token.special}
 
 
-def whole_tokenizer(tokenizer: Tokenizer | ScoredTokenizer) -> Tokenizer:
-    """The library's tokenizer with all tokens, made if it must be."""
-    return tokenizer.make_whole() if isinstance(tokenizer, ScoredTokenizer) else tokenizer
-
-
 def _parts(text: str, longest: int) -> set[str]:
     """All parts of a text of at most `longest` characters."""
     return {

@@ -20,6 +20,14 @@ if TYPE_CHECKING:  # the library takes a while to import, and headers need none 
 # Text to ids and back, without truncation and padding.
 TextTokenizer: TypeAlias = "Tokenizer | ScoredTokenizer"
 
+
+def whole_tokenizer(tokenizer: TextTokenizer) -> "Tokenizer":
+    """The library's tokenizer with all tokens, made if it must be."""
+    from tokenizers import Tokenizer
+
+    return tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.make_whole()
+
+
 # For each the tokenizers library takes 70 bytes.
 MAX_ADDED_CHARACTERS = 2_000_000
 

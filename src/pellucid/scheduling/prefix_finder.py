@@ -122,11 +122,12 @@ class PrefixFinder:
         """What can follow the blocks of a waiting request. The look-up is repeated only after blocks or snapshots have
         come or gone, and if something of the request is offloaded."""
         name = tables.request.request_id
-        if tables.ends_within_a_block:
+        is_open = tables.ends_within_a_block
+        if not is_open and self._offload is not None and self._offload.has(name):
+            return self._find(tables, self._offload)
+        if is_open or len(tables.first) >= self.num_matchable_blocks(tables.request):
             num_tokens, nothing = tables.request.num_computed_tokens, ((),) * len(tables.by_group)
             return FoundPrefix(num_tokens, nothing, None, num_tokens, self.version)
-        if self._offload is not None and self._offload.has(name):
-            return self._find(tables, self._offload)
         found = self._found.get(name)
         if found is None or found.version != self.version:
             found = self._found[name] = self._find(tables, None)

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, normalizers
 
 from pellucid.inputs.conversation import num_characters
 from pellucid.inputs.prompts import ChatPrompt
-from pellucid.loading.scored_tokenizer import whole_tokenizer
+from pellucid.loading.stored_model import whole_tokenizer
 from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.template_forms import TemplateForms, find_forms, in_forms
 from pellucid.text.text_encoder import TextEncoder

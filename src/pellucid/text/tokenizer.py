@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.inputs.conversation import Message
 from pellucid.inputs.parameter_checks import check_text, shown
 from pellucid.inputs.prompts import ChatPrompt
-from pellucid.loading.scored_tokenizer import whole_tokenizer
-from pellucid.loading.stored_model import StoredTokenizer, TextTokenizer
+from pellucid.loading.stored_model import StoredTokenizer, TextTokenizer, whole_tokenizer
 from pellucid.text.chat_encoding import ChatEncoder
 from pellucid.text.chat_template import ChatTemplate, TemplateWorkers
 from pellucid.text.text_encoder import TextEncoder

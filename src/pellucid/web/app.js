@@ -99,7 +99,7 @@ function Header({ view }) {
   </header>`;
 }
 
-/** Model, weights and backend. What changes with each step is a component of its own: the header is not rendered again. */
+/** Model, weights and backend. */
 function Engine() {
   session.cursor.seq.value;
   const { hello } = session.store;

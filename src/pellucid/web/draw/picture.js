@@ -96,7 +96,7 @@ export function Picture({ label, draw, inputs, follows, moves, keeps, height, ce
             }}
             onPointerMove=${(/** @type {PointerEvent} */ event) => {
               if (event.pointerType === "touch") return;
-              const index = event.buttons === 0 ? at(event) : -1; // a drag moves what is under the pointer
+              const index = event.buttons === 0 ? at(event) : -1;
               onHover?.(index);
               look(index, event.clientX);
             }}

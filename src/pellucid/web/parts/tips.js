@@ -20,7 +20,7 @@ export function say(tip) {
   if (tip) place = tip.of.getBoundingClientRect();
 }
 
-/** Hides what is said of a thing that a scroll has moved. The event may come late: of a scroll before the pointer came here. */
+/** Hides what is said of a thing that a scroll has moved. The event may come late. */
 function onScroll() {
   const now = shown.value?.of.getBoundingClientRect();
   if (now && (now.left !== place.left || now.top !== place.top)) say(null);

@@ -20,7 +20,7 @@ const BLOCK = 128; // and at most
 export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
   const list = useId();
   const box = useRef(/** @type {HTMLElement | null} */ (null));
-  const chunks = useRef(/** @type {Map<number, {own: Piece[], now: any[], element: any}>} */ (new Map())); // by the place of their first token
+  const chunks = useRef(/** @type {Map<number, {own: Piece[], now: any[], element: any}>} */ (new Map())); // by first token
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     if (pieces.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -47,7 +47,7 @@ export function TokenText({ pieces, chosen, read, isOpen, withIds, onChoose }) {
   const chosenIndex = pieces.findIndex((piece) => piece.pos === chosen);
   const before = chunks.current;
   chunks.current = new Map();
-  /** A chunk's element: the same one, which is not rendered again, while nothing in it changes. @param {number} start @param {number} end */
+  /** The same element while nothing in a chunk changes. @param {number} start @param {number} end */
   const chunkOf = (start, end) => {
     const isIn = chosenIndex >= start && chosenIndex < end;
     const now = [list, isIn ? chosen : -1, read, withIds];
