@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pellucid.inputs.config import EngineConfig
-from pellucid.memory.memory_plan import MemoryNeeds, plan_memory
+from pellucid.memory.memory_plan import MemoryNeeds, Room, plan_memory
 
 NEEDS = MemoryNeeds(weights=1000, scratch=100, bytes_per_block=10)
 CONTEXT = 320  # tokens: 10 blocks of 32
@@ -98,3 +98,10 @@ def test_a_context_that_does_not_fit_says_what_would(
         config = EngineConfig(**(knobs | setting))
         plan_memory(config, needs, setting.get("max_model_len", context), available)
     assert str(error.value).count("=") == reason.count("=") + len(settings) + 1
+
+
+@pytest.mark.parametrize(("available", "own"), [(300, 200), (None, None)])
+def test_this_machine_has_what_others_have_not(available: int | None, own: int | None) -> None:
+    other = Room(" of stage 2", available=100, fixed=20, bytes_per_block=10)
+    needs = MemoryNeeds(weights=0, scratch=40, bytes_per_block=30, states=10, elsewhere=(other,))
+    assert needs.rooms(available) == [other, Room(" of this machine", own, 30, 20)]
