@@ -151,7 +151,13 @@ def test_echo_without_an_answer(server: RunningServer) -> None:
     with_special = server.post("/v1/completions", special).json
     (other,) = with_special["choices"]
     assert other["text"] == "<|begin|>" + CAPITAL
-    for each in (choice, other):
+    sent = CAPITAL + "<|user|>Why?"  # as it was sent, with the special tokens that it has
+    as_sent = [
+        server.post("/v1/completions", {**body, "prompt": sent, "skip_special_tokens": skip}).json
+        for skip in (True, False)
+    ]
+    assert [it["choices"][0]["text"] for it in as_sent] == [sent, sent]
+    for each in (choice, other, *(it["choices"][0] for it in as_sent)):
         offsets, tokens = each["logprobs"]["text_offset"], each["logprobs"]["tokens"]
         places = zip(offsets[1:], tokens[1:], strict=True)
         assert all(each["text"].startswith(token, at) for at, token in places)

@@ -51,15 +51,17 @@ class TextChoiceWriter(ChoiceWriter[CompletionBody]):
         is_first = self._is_first
         echoes = is_first and bool(self._body.echo)
         output = self._output
+        offsets: list[int] = []
         token_ids: list[int] = []
         logprobs: list[LogprobsAt | None] = []
         text = ""
+        if is_first and self._has_logprobs:  # OpenAI counts a prompt that is not echoed, too
+            of_prompt = self._offsets.of_prompt(output.prompt_token_ids, output.prompt)
+            offsets = of_prompt if echoes else []
         if echoes:
             text = self._prompt_text()
             token_ids += output.prompt_token_ids
             logprobs += output.prompt_logprobs or []
-        elif is_first and self._has_logprobs:
-            self._offsets.skip(output.prompt_token_ids)
         if not self._prompt_only:
             text += delta.text
             token_ids += delta.token_ids
@@ -67,7 +69,7 @@ class TextChoiceWriter(ChoiceWriter[CompletionBody]):
             self._num_tokens += len(delta.token_ids)
         choice = TextChoice(self._number, text)
         if self._has_logprobs:
-            choice.logprobs = self._logprobs(token_ids, logprobs)
+            choice.logprobs = self._logprobs(offsets, token_ids, logprobs)
         if delta.finish_reason is not None:
             choice.finish_reason = openai_finish_reason(delta.finish_reason)
             choice.stop_reason = shown_stop_reason(delta.finish_reason, delta.stop_reason)
@@ -84,11 +86,11 @@ class TextChoiceWriter(ChoiceWriter[CompletionBody]):
         return self._tokenizer.decode(self._output.prompt_token_ids, skip)
 
     def _logprobs(
-        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsAt | None]
+        self, offsets: list[int], token_ids: list[int], logprobs: list[LogprobsAt | None]
     ) -> Logprobs:
-        written = Logprobs([], [], [], [])
+        offsets += map(self._offsets.next, token_ids[len(offsets) :])
+        written = Logprobs(offsets, [], [], [])
         for token_id, at in zip(token_ids, logprobs, strict=True):
-            written.text_offset.append(self._offsets.next(token_id))
             if at is None:  # before the first token there is nothing that could predict it
                 text = self._tokenizer.token_text(token_id)
                 written.tokens.append(
@@ -127,19 +129,24 @@ class _TextOffsets:
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._shows_special = not skip_special_tokens
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._bytes = tokenizer.first_token_bytes
         self._offset = 0
 
-    def next(self, token_id: int) -> int:
+    def next(self, token_id: int, sent: str | None = None) -> int:
+        """Where a token begins that follows those before; of a prompt that was sent as text, in this text."""
         offset = self._offset
-        if token_id not in self._skipped:
+        if token_id not in self._tokenizer.special_token_ids:
+            is_shown = True
+        elif sent is None:
+            is_shown = self._shows_special
+        else:  # what the tokenizer adds is not there
+            is_shown = sent.startswith(self._tokenizer.token_text(token_id), offset)
+        if is_shown:
             self._offset += len(self._utf8.decode(self._bytes(token_id)))
             self._bytes = self._tokenizer.token_bytes
         return offset
 
-    def skip(self, token_ids: Sequence[int]) -> None:
-        """Counts a prompt that is not echoed, as OpenAI does."""
-        for token_id in token_ids:
-            self.next(token_id)
+    def of_prompt(self, token_ids: Sequence[int], sent: str | None) -> list[int]:
+        return [self.next(token_id, sent) for token_id in token_ids]
