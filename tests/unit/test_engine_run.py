@@ -1,12 +1,16 @@
-"""A known run: every event of it, with the times of a clock that ticks at each reading, as golden lines."""
+"""A known run: its events, outputs and deltas as golden lines, with the times of a clock that ticks."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pellucid.engine.engine_events import Ceilings
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import EventRecord, Level
+from pellucid.scheduling.request import Request
+from pellucid.speculation.proposers.proposer import Proposer
 from support.courses import plain
 from support.fake_model import fake_engine
 from support.golden_files import compare
@@ -15,15 +19,30 @@ from support.ticking_clock import TickingClock
 GOLDEN = Path(__file__).parents[1] / "golden" / "engine_run.txt"
 
 
+class Drafts(Proposer):
+    """Two right tokens of one request, and a wrong one."""
+
+    def propose(
+        self, requests: Sequence[Request], max_drafts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        answer = (6, 10, 9, 11, 16, 1, 1, 28, 30, 23, 20, 22, 1, 3)
+        return {
+            each.request_id: [*answer[each.num_output_tokens :][:2], 0]
+            for each in requests
+            if each.request_id == "long/0"
+        }
+
+
 def test_the_events_of_a_known_run() -> None:
     engine = fake_engine(
         clock=TickingClock(),
-        num_kv_blocks=7,
+        num_kv_blocks=6,
         block_size=16,
         max_model_len=80,
         max_num_seqs=3,
         max_num_batched_tokens=40,
         swap_space=2 * 16,
+        proposer=Drafts(),
         num_threads=1,
         ceilings=Ceilings(1e6, 4e6),
     )
@@ -32,18 +51,26 @@ def test_the_events_of_a_known_run() -> None:
     trunk = [1 + index % 30 for index in range(33)]
     drawn = SamplingParams(temperature=0.8, top_k=5, seed=3, max_tokens=3, n=2)
     greedy = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True, logprobs=1)
-    engine.add_request(trunk, greedy, "long")
-    engine.add_request([2, 3], drawn, "pair")
-    engine.step()
-    engine.add_request([*trunk, 7], SamplingParams(temperature=0, max_tokens=20), "again")
-    engine.add_request([9], BeamSearchParams(beam_width=2, max_tokens=3), "beams", priority=-1)
-    engine.add_request([4] * 40, SamplingParams(max_tokens=30), "late", caller="a")
+    outputs = [
+        engine.add_request(trunk, greedy, "long"),
+        engine.add_request([2, 3], drawn, "pair"),
+    ]
+    deltas = engine.step()
+    told = SamplingParams(temperature=0.5, seed=1, max_tokens=9, prompt_logprobs=1, stop=",")
+    thinks = SamplingParams(temperature=0, max_tokens=6, thinking_token_budget=2, bad_words=["a"])
+    outputs += [
+        engine.add_request([*trunk, 7], SamplingParams(temperature=0, max_tokens=20), "again"),
+        engine.add_request([9], BeamSearchParams(beam_width=2, max_tokens=3), "beams", priority=-1),
+        engine.add_request([4] * 40, SamplingParams(max_tokens=30), "late", caller="a"),
+        engine.add_request([5, 6] * 12, told, "told", cache_salt="s", priority=-2),
+        engine.add_request([1, 31], thinks, "thinks", caller_weight=2.0),
+    ]
     for _ in range(9):
-        engine.step()
+        deltas += engine.step()
     snapshots = [engine.snapshot(), engine.snapshot(with_tokens=True)]
-    engine.abort("late")
+    deltas += engine.abort("late")
     while engine.has_unfinished_requests:
-        engine.step()
+        deltas += engine.step()
     rows = [record.as_dict() for record in records]
     rows += [snapshot.fields_as_dict() for snapshot in snapshots]
     for row in rows:
@@ -51,4 +78,8 @@ def test_the_events_of_a_known_run() -> None:
             row.pop(field, None)
         if "device" in row:
             del row["device"]["name"]
+    for output in outputs:
+        output.ledger = None  # an event tells it
+        own = [asdict(delta) for delta in deltas if delta.request_id == output.request_id]
+        rows.append({"output": asdict(output), "deltas": own})
     compare(GOLDEN, [json.dumps(plain(row), separators=(",", ":")) for row in rows])

@@ -23,6 +23,7 @@ from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
 from support.courses import Courses
 from support.fake_blocks import FakeBlocks, FakeStore, recorded
+from support.kept_names import names_in
 from support.scheduling import update
 
 BLOCK_SIZE = 4
@@ -120,6 +121,7 @@ class Trace:
         self.num_logprobs: dict[
             str, int
         ] = {}  # positions of each prompt whose log-probabilities were asked for
+        self.known = dict[str, int]()  # tokens of each request that execution has been told of
         self.counts: Counter[str] = Counter()
         if rng.random() < 0.5:
             self.bus.subscribe(Watcher(self), Level.STEP)
@@ -180,8 +182,10 @@ class Trace:
             assert num_steps < 5000
         pool = self.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
-        assert not self.scheduler.waiting and not self.scheduler.running
-        assert not self.scheduler._shares._accounts
+        self.note(self.scheduler.schedule(self.now))  # tells who has ended
+        assert not self.known
+        everyone = {each.request_id for each in self.requests} | {*self.callers}
+        assert not names_in(self.scheduler, everyone)
         assert self.bus.active == watched  # a watcher that finds a fault is dropped
 
     def add(self) -> None:
@@ -280,6 +284,14 @@ class Trace:
         """Notes a decision, and checks that each log-probability of a prompt is asked for once."""
         num_extra = sum(share.num_extra_logits for share in output.scheduled)
         assert num_extra <= self.scheduler.max_extra_logits
+        for name in output.ended:
+            self.known.pop(name, None)
+        for each in output.started:  # once, but for beams
+            assert each.num_candidates or each.request_id not in self.known
+            self.known[each.request_id] = len(each.output_token_ids)
+        assert self.known.keys() >= {name for share in output.scheduled for name in share.samplers}
+        started = [[each.request_id, each.stream, each.output_token_ids] for each in output.started]
+        self.seen.append([started, output.ended, output.preempted])
         for share, tables in zip(output.scheduled, output.block_tables, strict=True):
             name, rows = share.request_id, share.prompt_logprob_rows
             first = self.num_logprobs.get(name, 0)

@@ -110,7 +110,7 @@ class ModelRunner:
     def follow(self, output: SchedulerOutput) -> None:
         """Forgets requests that have ended, and gets to know those that have started. Call it with every step."""
         for request_id in output.ended:
-            del self._states[request_id]
+            self._states.pop(request_id, None)  # it may have ended before it started
             self._draws.pop(request_id, None)
         for each in output.started:
             state = self._states[each.request_id] = RequestState(each)

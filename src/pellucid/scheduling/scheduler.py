@@ -366,12 +366,12 @@ class Scheduler:
         return ended
 
     def _take_ended_ids(self) -> tuple[str, ...]:
-        """The ids of the requests that have ended since the last step, as far as execution knows of them."""
+        """The ids of the requests that have ended since the last step; from now on others may have them."""
         ended, self._ended_since_step = self._ended_since_step, []
         for request in ended:
             if self.requests.get(request.request_id) is request:
                 del self.requests[request.request_id]
-        return tuple([request.request_id for request in ended if request.is_introduced])
+        return tuple([request.request_id for request in ended])
 
     def started_requests(self) -> list[Request]:
         """The unfinished requests that run or have run: only these may have blocks."""

@@ -157,7 +157,8 @@ class SchedulerOutput:
         block_tables: of each of these, in each group of layers.
         started: the requests that this step is the first to schedule or to sample for, and those whose output so far
             was exchanged for another (beams).
-        ended: the ids of requests that have ended since the last step. A request that has started may have the same id.
+        ended: the ids of requests that have ended since the last step, if they have started or not. A request that has
+            started may have the same id.
         preempted: the ids of running requests that had to make room, and wait now.
     """
 
