@@ -302,6 +302,13 @@ def test_granites_hybrids_of_attention_alone(tmp_path: Path) -> None:
     actual, expected = (prompt_logits(each, config, OPS, PROMPT) for each in (ours, theirs))
     assert (actual == expected).all()
 
+    def unrotated(writer: GGUFWriter) -> None:
+        rename_architecture(writer, "granitehybrid")
+        writer.kv_data[0]["granitehybrid.rope.scaling.finetuned"].value = False
+
+    without = open_stored_model(write_both(tmp_path / "nope", "granite-4", edit=unrotated)).config
+    assert {it.attention and it.attention.rope for it in without.layers} == {None}
+
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),

@@ -162,6 +162,8 @@ def gptq(group: int, bits: int = 4, offset: int = 1) -> WriteMatrix:
             ".scales": np.ascontiguousarray(scales.T),
             ".g_idx": np.arange(k, dtype=np.int32) // np.int32(group),
         }
+        if offset == 0:  # files may leave the usual order out
+            del arrays[".g_idx"]
         return arrays, _value(codes, zeros, scales, group)
 
     return write
@@ -180,6 +182,8 @@ def packed_codes(group_size: int | None, is_symmetric: bool, bits: int = 4) -> W
             ".weight_shape": np.array([n, k], np.int64),
             ".weight_g_idx": np.arange(k, dtype=np.int64) // group,
         }
+        if group_size is None:
+            del arrays[".weight_g_idx"]
         if is_symmetric:
             zeros[:] = 1 << (bits - 1)
         else:

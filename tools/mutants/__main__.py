@@ -25,6 +25,7 @@ EQUAL = {(it["file"], it["line"], it["change"]) for it in LISTED}
 MEASURED = Path("../coverage")  # a run of all tests: .coverage, durations, commit
 DURATION = r"^([\d.]+)s (\w+) +(.+?\.py)(.*)$"
 NUM_FIRST = 2  # tests of each file, and of each function
+QUICK = 0.1  # seconds: such tests come first, of files whose names have words of the source's path
 
 
 def git(*words: str) -> str:
@@ -41,13 +42,20 @@ def _words(path: str) -> set[str]:
 
 
 @functools.cache
-def _imports(test_file: str, path: str) -> bool:
-    """Whether a file of tests imports a source."""
+def _imports(file: str, path: str) -> bool:
+    """Whether a file imports a source."""
     package, _, module = (
         path.removeprefix("src/").removesuffix(".py").replace("/", ".").rpartition(".")
     )
     wanted = rf"from {package}(?:\.{module} import| import [\w, ]*\b{module}\b| import \([^)]*\b{module}\b)"
-    return re.search(wanted, Path(test_file).read_text()) is not None
+    return re.search(wanted, Path(file).read_text()) is not None
+
+
+@functools.cache
+def _tables(path: str) -> list[str]:
+    """Sources without functions that import a source, whose constants they collect."""
+    sources = (it for it in git("ls-files", "src").splitlines() if it.endswith(".py"))
+    return [it for it in sources if "def " not in Path(it).read_text() and _imports(it, path)]
 
 
 class CoveringTests:
@@ -90,9 +98,12 @@ class CoveringTests:
         tests = {it.rpartition("|")[0] for it in contexts - {""}}
         files, importers = set(map(file_of, tests)), set[str]()
         if "" in contexts:  # whoever imports a constant may compare it, and run no line
-            importers = {it for it in map(file_of, collected) if _imports(it, path)} - files
+            of_constants = (path, *_tables(path))
+            importers = {
+                it for it in map(file_of, collected) if any(_imports(it, by) for by in of_constants)
+            }
         changed = {it for it in collected if file_of(it) in files & self._changed}
-        comparing = {it for it in collected if file_of(it) in importers}
+        comparing = {it for it in collected if file_of(it) in importers} - tests
         tests = (tests | changed | comparing) & collected
         return self.in_order(path, tests, first=comparing), "" in contexts
 
@@ -110,7 +121,7 @@ class CoveringTests:
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem))
             place.setdefault(file, (-shared, cost[test], file))
-            is_few = seen[function] < NUM_FIRST
+            is_few = seen[function] < NUM_FIRST or self.seconds[test] < QUICK
             is_of_known = seen[file] < NUM_FIRST or (shared > 0 and is_few)
             if is_of_known if is_known else shared or is_few:
                 early.add(test)

@@ -100,7 +100,7 @@ class GgufFamily:
     to_config: Callable[[GgufMetadata], dict[str, Any]]
     matches: Callable[[GgufMetadata], bool] = lambda _: True
     left_over: frozenset[str] = frozenset()
-    variants: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
+    variants: Mapping[str, Recipe] = field(default_factory=dict)
 
 
 # Rotary frequencies follow from config.json.
@@ -133,9 +133,9 @@ class Family:
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
     read_config: Callable[[JsonObject], ModelConfig]
-    weights: Mapping[str, StoredWeight] = field(repr=False)
+    weights: Mapping[str, StoredWeight]
     decoder: DecoderClass = LlamaDecoder
-    variants: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
+    variants: Mapping[str, Recipe] = field(default_factory=dict)
     prefix: str = "model."
     unused: str = ROTARY_BUFFERS
     gguf: GgufFamily | None = None
