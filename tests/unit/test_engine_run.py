@@ -63,7 +63,7 @@ def test_the_events_of_a_known_run() -> None:
         engine.add_request([9], BeamSearchParams(beam_width=2, max_tokens=3), "beams", priority=-1),
         engine.add_request([4] * 40, SamplingParams(max_tokens=30), "late", caller="a"),
         engine.add_request([5, 6] * 12, told, "told", cache_salt="s", priority=-2),
-        engine.add_request([1, 31], thinks, "thinks", caller_weight=2.0),
+        engine.add_request([0, 31], thinks, "thinks", caller_weight=2.0),
     ]
     for _ in range(9):
         deltas += engine.step()

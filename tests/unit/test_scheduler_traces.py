@@ -29,6 +29,7 @@ from support.scheduling import update
 BLOCK_SIZE = 4
 MAX_LENGTH = 40  # prompt + output
 END = 0
+NUM_TRACES = 160
 COURSES = Courses("scheduler_courses")
 
 
@@ -350,8 +351,17 @@ def test_the_traces_are_worth_running() -> None:
         assert COURSES.total(what) > 9, what
 
 
-@pytest.mark.parametrize("seed", range(160))
-def test_a_random_trace(seed: int) -> None:
+@pytest.mark.parametrize("first", range(0, NUM_TRACES, 8))
+def test_random_traces(first: int) -> None:
+    try:
+        for seed in range(first, first + 8):
+            check_trace(seed)
+    except BaseException as error:
+        error.add_note(f"in trace {seed}")
+        raise
+
+
+def check_trace(seed: int) -> None:
     trace = Trace(seed)
     trace.run()
     counts, seen = trace.course()
