@@ -323,6 +323,7 @@ def test_what_waits_to_be_read_when_it_is_closed_is_not_read(
     assert store.take_read(max_seconds=0) == [(2, [])]
     answers.set()
     assert store.take_read(max_seconds=60) == [(1, [])]
+    assert store.reports == []
 
 
 def test_a_reader_that_fails_gives_what_it_has(
@@ -601,6 +602,9 @@ def test_a_step_that_takes_longer_than_others_moves_the_mean_by_a_quarter() -> N
     policy.note_computed(100, 100 * 1.0)
     policy.note_computed(100, 100 * 5.0)
     assert policy.compute_seconds(10) == 20.0
+    policy.note_fetched(10, 10 * 1.0)
+    policy.note_fetched(10, 10 * 5.0)
+    assert [policy.pays(20, num_calls) for num_calls in (19, 20)] == [True, False]
 
 
 @pytest.mark.parametrize(("seconds", "num_fetched"), [(0.079, 3), (0.081, 0)])

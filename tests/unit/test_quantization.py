@@ -134,6 +134,7 @@ def test_zeros_and_tiny_weights(name):
     weight[2] = np.float32(1e-42)
     matrix = quantize_matrix(weight, FORMATS[name])
     assert (matrix.dequantize()[0] == 0).all()
+    assert quantization_error(weight[:1], matrix.rows(slice(1))).relative_rms == 0
     assert np.abs(matrix.dequantize() - weight).max() <= 6e-8  # the smallest f16
 
 

@@ -25,7 +25,6 @@ from pellucid.memory.engine_plan import (
     longest_model_len,
     plan_engine,
 )
-from pellucid.memory.memory_plan import MIN_MODEL_LEN
 from pellucid.models.registry import decoder_class
 from pellucid.shapes import find_shape
 
@@ -85,7 +84,7 @@ class PlannedModel:
         """
         available = max(0, int(memory_bytes) - self.weight_bytes)
         longest = longest_model_len(self.settings, self.models, available)
-        if longest < MIN_MODEL_LEN:
+        if not longest:
             return None
         return plan_engine(replace(self.settings, max_model_len=longest), self.models, available)
 

@@ -13,7 +13,6 @@ from pellucid.loading.stored_model import StoredModel
 if TYPE_CHECKING:  # importing backends takes longer than counting
     from pellucid.backends.base import Backend
 
-MIN_MODEL_LEN = 2  # tokens: one of the prompt and one of the answer
 _SMALLER_FORMATS = ("int8", "int4")  # to suggest, of weights and of the KV cache
 
 
@@ -344,7 +343,7 @@ def plan_memory(
     for owner, there, fixed, bytes_per_block in needs.rooms(available):
         kv_cache = num_blocks * bytes_per_block
         if there is not None and fixed + kv_cache > there:
-            fitting = max(0, there - fixed) // bytes_per_block
+            fitting = (there - fixed) // bytes_per_block
             raise ValueError(
                 f"{decided_by}: the KV cache would take {in_gib(kv_cache)}, but {in_gib(there)} of memory{owner} are"
                 f" available, of which a step takes {in_gib(fixed)}:"
@@ -382,7 +381,7 @@ def _fitting_settings(
     """Settings with which one sequence fits into the KV cache, where there is room for `num_blocks`, or a
     sequence of `longest` tokens."""
     found = []
-    if longest >= MIN_MODEL_LEN:
+    if longest:
         found.append(f"max_model_len={longest}")
     if config.num_kv_blocks is None:
         found += [
