@@ -171,7 +171,7 @@ test-real: $(VENV)/.oracle
 # make mutants FOLDERS="scheduling engine" N=100 SEED=7, or SINCE=main: docs/testing.md
 COVERAGE := build/mutants/coverage
 MUTANT := build/mutants/tree
-PATH_TO_MUTANT := PYTHONDONTWRITEBYTECODE= PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(abspath tools/mutants):$(abspath $(MUTANT)/src)
+PATH_TO_MUTANT := HYPOTHESIS_PROFILE=any_failure PYTHONDONTWRITEBYTECODE= PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(abspath tools/mutants):$(abspath $(MUTANT)/src)
 mutants: $(VENV)/.mutants $(COVERAGE)/commit
 	test -d $(MUTANT) || git worktree add -q --detach $(MUTANT)
 	commit=$$(git stash create); git -C $(MUTANT) checkout -qf --detach $${commit:-$$(git rev-parse HEAD)}

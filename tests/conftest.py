@@ -12,11 +12,15 @@ import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # The same examples in every run: a failure in CI is a failure at home. `explore` draws new ones.
 settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+# An example that fails is enough, as it is: `make mutants`.
+settings.register_profile(
+    "any_failure", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
 )
 settings.register_profile("explore", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -120,6 +120,24 @@ def test_what_others_did_while_there_were_no_steps_says_nothing() -> None:
     assert pool.num_threads == 2
 
 
+def test_free_cores_are_those_since_the_last_call() -> None:
+    times = iter(
+        (
+            (0.0, 0.0, 0.0, None),
+            (60.0, 120.0, 60.0, 3.0),  # the first time may be long
+            (65.0, 130.0, 65.0, 3.0),
+            (70.1, 130.0, 65.0, None),  # too long ago
+            (70.1, 130.0, 65.0, None),
+            (71.1, 131.0, 67.0, 4.0),  # this process's clock may be ahead
+            (72.1, 133.0, 67.0, 2.0),
+        )
+    )
+    now = busy = own = 0.0
+    measured = FreeCores(lambda: busy, lambda: own, lambda: now, 4)
+    for now, busy, own, free in times:  # noqa: B007
+        assert measured() == (None if free is None else pytest.approx(free))
+
+
 def test_the_time_of_other_programs_is_read_from_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,11 @@ def test_saves_of_a_step_count_together() -> None:
     assert {each: data[0] for each, (_, data) in saver.saved.items()} == {b"one": 1, b"two": 3}
 
 
-def test_swap_slots_are_apart(tmp_path: Path) -> None:
+def test_swap_slots_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the system reads and writes a part of what it is asked for."""
+    write, read = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: write(fd, data[:300], offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, data, offset: read(fd, [data[0][:300]], offset))
     swap_file = SwapFile(3, 1000, tmp_path)
     rng = np.random.default_rng(0)
     expected = {slot: rng.integers(0, 256, 1000, np.uint8) for slot in (2, 0, 1, 2)}

@@ -19,7 +19,6 @@ from pellucid.memory.memory_plan import (
 )
 
 
-
 class Tensors(dict[str, tuple[int, ...]]):
     """The shapes of tensors of int4; of one of them rows are read, of the others all."""
 
@@ -78,7 +77,12 @@ def test_weights_byte_by_byte(
         (0, False, None, None),
         (0, True, None, None),
         (None, False, None, None),
-        (1, False, None, "quantization='int4' (5.89 MiB) or experts='mapped' (8.47 MiB, and the exp"),
+        (
+            1,
+            False,
+            None,
+            "quantization='int4' (5.89 MiB) or experts='mapped' (8.47 MiB, and the exp",
+        ),
         (80 * INT8_ROW + 1, False, None, "quantization='int4' (5.89 MiB) would fit"),
         (80 * INT8_ROW, False, INT4, "experts='mapped' (8.47 MiB, and the experts on disk) would"),
         (1, True, INT4, "only a smaller model would fit"),

@@ -110,16 +110,16 @@ class CoveringTests:
     def in_order(
         self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
     ) -> list[str]:
-        """As many as their time allows: first some of each file, and of each function of the files whose names have
-        words of the path. What is drawn for the same function rarely notices more. Where it is not known whether they
-        run the line: all of these files, and some of each function.
+        """As many as their time allows: first some of each file, and of each function of the files that import the
+        source, or whose names have words of its path. What is drawn for the same function rarely notices more. Where it
+        is not known whether they run the line: all of these files, and some of each function.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
         words = _words(path.removeprefix("src/pellucid/"))
         seen, place, early = Counter[str](), dict[str, tuple[int, float, str]](), set(first)
         for test in sorted(tests, key=lambda it: (cost[it], it)):
             file, function = file_of(test), test.partition("[")[0]
-            shared = len(words & _words(Path(file).stem))
+            shared = len(words & _words(Path(file).stem)) + 2 * _imports(file, path)
             place.setdefault(file, (-shared, cost[test], file))
             is_few = seen[function] < NUM_FIRST or self.seconds[test] < QUICK
             is_of_known = seen[file] < NUM_FIRST or (shared > 0 and is_few)

@@ -38,9 +38,7 @@ class FreeCores:
     def of_this_process(cls) -> "FreeCores":
         """Of Linux; elsewhere the free cores are unknown."""
         cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset[int]()
-        measured = cls(
-            lambda: _busy_seconds(cpus), time.process_time, time.monotonic, max(1, len(cpus))
-        )
+        measured = cls(lambda: _busy_seconds(cpus), time.process_time, time.monotonic, len(cpus))
         measured()  # from now on
         return measured
 
@@ -73,7 +71,7 @@ def _busy_seconds(cpus: Collection[int]) -> float | None:
     names = {f"cpu{cpu}" for cpu in cpus}
     ticks = 0
     for line in lines:
-        fields = line.split()
-        if fields and fields[0] in names and len(fields) > max(columns):
+        if line.partition(" ")[0] in names:
+            fields = line.split()
             ticks += sum(int(fields[column]) for column in columns)
     return ticks / os.sysconf("SC_CLK_TCK")

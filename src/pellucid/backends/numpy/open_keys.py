@@ -49,7 +49,6 @@ class OpenKeys:
             stop = start + end_row - first_row
             first, last = start // GROUP_POSITIONS, (stop - 1) // GROUP_POSITIONS
             earlier = self.slots[slot, first % OPEN_GROUPS].copy()
-            earlier[start % GROUP_POSITIONS :] = 0  # of another request, or of wrong drafts
             for group in range(first, last + 1):
                 begin = group * GROUP_POSITIONS  # of its positions
                 keys = earlier if group == first else np.zeros_like(earlier)
