@@ -1,6 +1,8 @@
 // Unpacks the blocks of GGUF's quantized types into codes, scales and minimums.
 #include "gguf_blocks.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace pellucid {
@@ -9,7 +11,7 @@ namespace {
 constexpr int kSmallBlock = 32, kLargeBlock = 256;  // inputs
 constexpr int kScaleBytes = 2;                      // f16
 constexpr int kPackedScaleBytes = 12;               // of Q4_K and Q5_K
-constexpr std::uint16_t kF16Sign = 0x8000;
+constexpr std::uint16_t kF16Sign = 0x8000, kF16Exponent = 0x7c00;
 
 // Two neighbouring inputs: the low halves of both bytes as a byte of two codes, and the high
 // halves.
@@ -165,25 +167,89 @@ void iq4_xs(const std::uint8_t* block, std::int64_t index, const WeightTarget& t
 }
 
 template <int kBlockBytes, void (*kUnpack)(const std::uint8_t*, std::int64_t, const WeightTarget&)>
-void unpack_all(const std::uint8_t* blocks, std::int64_t begin, std::int64_t end,
+void unpack_all(const std::uint8_t* blocks, std::int64_t first, std::int64_t count,
                 const WeightTarget& target) {
-  for (std::int64_t i = begin; i < end; ++i) kUnpack(blocks + i * kBlockBytes, i, target);
+  for (std::int64_t i = 0; i < count; ++i) kUnpack(blocks + i * kBlockBytes, first + i, target);
 }
+
+// The arrays of 32 rows of a matrix.
+class PanelArrays {
+ public:
+  PanelArrays(const FormatInfo& info, std::int64_t num_inputs)
+      : weights_(size(num_inputs * source_bits(info) / 8)),
+        scales_(size(num_inputs / info.tile_inputs * group_scale_bytes(info))),
+        minimums_(info.has_minimums ? scales_.size() : 0),
+        scale_factors_(has_factors(info) ? size(num_inputs / kBlockInputs) : 0),
+        minimum_factors_(info.has_minimums ? scale_factors_.size() : 0) {}
+
+  WeightTarget target() {
+    return {weights_.data(),  scales_.data(),        nullptr,
+            minimums_.data(), scale_factors_.data(), minimum_factors_.data()};
+  }
+  WeightSource source() const {
+    return {weights_.data(),  scales_.data(),        nullptr,
+            minimums_.data(), scale_factors_.data(), minimum_factors_.data()};
+  }
+
+ private:
+  static std::size_t size(std::int64_t of_row) {
+    return static_cast<std::size_t>(kPanelOutputs * of_row);
+  }
+
+  std::vector<std::uint8_t> weights_, scales_, minimums_;
+  std::vector<std::uint16_t> scale_factors_, minimum_factors_;
+};
 
 }  // namespace
 
 const BlockType kBlockTypes[kNumBlockTypes] = {
-    {"Q8_0", Format::kInt8, kSmallBlock, 34, &unpack_all<34, q8_0>},
-    {"Q4_0", Format::kInt4, kSmallBlock, 18, &unpack_all<18, q4_0>},
-    {"Q4_1", Format::kInt4Min, kSmallBlock, 20, &unpack_all<20, q4_1>},
-    {"Q5_0", Format::kInt8, kSmallBlock, 22, &unpack_all<22, q5_0>},
-    {"Q5_1", Format::kInt8Min, kSmallBlock, 24, &unpack_all<24, q5_1>},
-    {"Q4_K", Format::kInt4K, kLargeBlock, 144, &unpack_all<144, q4_k>},
-    {"Q5_K", Format::kInt5K, kLargeBlock, 176, &unpack_all<176, q5_k>},
-    {"Q6_K", Format::kInt6K16, kLargeBlock, 210, &unpack_all<210, q6_k>},
-    {"IQ4_NL", Format::kIq4Nl, kSmallBlock, 18, &unpack_all<18, q4_0>},
-    {"IQ4_XS", Format::kIq4Xs, kLargeBlock, 136, &unpack_all<136, iq4_xs>},
-    {"MXFP4", Format::kMxfp4, kSmallBlock, 17, &unpack_all<17, mxfp4>},
+    {"Q8_0", Format::kInt8, kSmallBlock, 34, &unpack_all<34, q8_0>, 1, {0}},
+    {"Q4_0", Format::kInt4, kSmallBlock, 18, &unpack_all<18, q4_0>, 1, {0}},
+    {"Q4_1", Format::kInt4Min, kSmallBlock, 20, &unpack_all<20, q4_1>, 2, {0, 2}},
+    {"Q5_0", Format::kInt8, kSmallBlock, 22, &unpack_all<22, q5_0>, 1, {0}},
+    {"Q5_1", Format::kInt8Min, kSmallBlock, 24, &unpack_all<24, q5_1>, 2, {0, 2}},
+    {"Q4_K", Format::kInt4K, kLargeBlock, 144, &unpack_all<144, q4_k>, 2, {0, 2}},
+    {"Q5_K", Format::kInt5K, kLargeBlock, 176, &unpack_all<176, q5_k>, 2, {0, 2}},
+    {"Q6_K", Format::kInt6K16, kLargeBlock, 210, &unpack_all<210, q6_k>, 1, {208}},
+    {"IQ4_NL", Format::kIq4Nl, kSmallBlock, 18, &unpack_all<18, q4_0>, 1, {0}},
+    {"IQ4_XS", Format::kIq4Xs, kLargeBlock, 136, &unpack_all<136, iq4_xs>, 1, {0}},
+    {"MXFP4", Format::kMxfp4, kSmallBlock, 17, &unpack_all<17, mxfp4>, 0, {}},
 };
+
+bool are_finite(const BlockType& type, const std::uint8_t* blocks, std::int64_t count) {
+  bool finite = true;
+  for (int number = 0; number < type.num_f16; ++number) {
+    const std::uint8_t* at = blocks + type.f16_at[number];
+    for (std::int64_t i = 0; i < count; ++i, at += type.block_bytes) {
+      std::uint16_t bits;
+      std::memcpy(&bits, at, sizeof(bits));
+      finite &= (bits & kF16Exponent) != kF16Exponent;
+    }
+  }
+  return finite;
+}
+
+void pack_blocks(const std::vector<BlockRows>& parts, PackedMatrix& matrix,
+                 std::int64_t panel_begin, std::int64_t panel_end) {
+  PanelArrays arrays(format_info(matrix.format()), matrix.num_inputs());
+  const WeightTarget target = arrays.target();
+  const WeightSource source = arrays.source();
+  std::size_t part = 0;
+  std::int64_t part_begin = 0;  // the first row of the part
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const std::int64_t first = panel * kPanelOutputs;
+    const std::int64_t last = std::min(first + kPanelOutputs, matrix.num_outputs());
+    for (std::int64_t row = first; row < last; ++row) {
+      while (row - part_begin >= parts[part].num_rows) part_begin += parts[part++].num_rows;
+      const BlockRows& rows = parts[part];
+      const std::int64_t within = row - part_begin;
+      const std::int64_t stored = rows.order == nullptr ? within : rows.order[within];
+      const std::int64_t num_blocks = rows.row_bytes / rows.type->block_bytes;
+      rows.type->unpack(rows.blocks + stored * rows.row_bytes, (row - first) * num_blocks,
+                        num_blocks, target);
+    }
+    matrix.pack_panel(source, panel);
+  }
+}
 
 }  // namespace pellucid

@@ -368,17 +368,25 @@ void PackedMatrix::note_read() const {
 
 void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,
                         std::int64_t panel_end) {
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    pack_panel(source, panel * kPanelOutputs, panel);
+  }
+}
+
+void PackedMatrix::pack_panel(const WeightSource& rows, std::int64_t panel) {
+  pack_panel(rows, 0, panel);
+}
+
+void PackedMatrix::pack_panel(const WeightSource& source, std::int64_t first_row,
+                              std::int64_t panel) {
   const FormatInfo& info = format_info(format_);
-  const CellCopy copy = cell_copy(info);
   const std::int64_t row_bytes = bytes_of_row(info, num_inputs());
   const auto* const rows = static_cast<const std::uint8_t*>(source.weights);
-  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    const std::int64_t output = panel * kPanelOutputs;
-    const PanelRows from{output, std::min<std::int64_t>(kPanelOutputs, num_outputs() - output)};
-    const Column first = column_of(info, view_, output);
-    copy.pack(first, rows + output * row_bytes, row_bytes, from.count, panels_);
-    if (info.is_integer) pack_scales(source, first, view_.num_tiles, from, panels_);
-  }
+  const std::int64_t output = panel * kPanelOutputs;
+  const PanelRows from{first_row, std::min<std::int64_t>(kPanelOutputs, num_outputs() - output)};
+  const Column first = column_of(info, view_, output);
+  cell_copy(info).pack(first, rows + first_row * row_bytes, row_bytes, from.count, panels_);
+  if (info.is_integer) pack_scales(source, first, view_.num_tiles, from, panels_);
 }
 
 void PackedMatrix::unpack(const WeightTarget& target, std::int64_t panel_begin,

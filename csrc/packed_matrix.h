@@ -86,6 +86,8 @@ class PackedMatrix {
 
   // Packs the panels [panel_begin, panel_end); threads may pack different panels at the same time.
   void pack(const WeightSource& source, std::int64_t panel_begin, std::int64_t panel_end);
+  // Packs one panel of rows whose arrays begin with the panel's first row.
+  void pack_panel(const WeightSource& rows, std::int64_t panel);
   void unpack(const WeightTarget& target, std::int64_t panel_begin, std::int64_t panel_end) const;
 
   // Unpacks row `output` as floats [K]: an embedding table may share the head's matrix.
@@ -94,6 +96,9 @@ class PackedMatrix {
  private:
   PackedMatrix(Format format, Activations activations, std::int64_t num_outputs,
                std::int64_t num_inputs);
+
+  // Packs a panel of the rows of `source` that begin with the row `first_row`.
+  void pack_panel(const WeightSource& source, std::int64_t first_row, std::int64_t panel);
 
   Format format_;
   Activations activations_;

@@ -17,8 +17,10 @@ constexpr std::int64_t kPiecePanels = 16;
 constexpr int kPiecesOfHelp = 32;  // of each thread
 
 // The thread leaves the last bytes to helpers: a tokenizer that is loaded at the same time takes
-// memory for a while, which must not add to the peak.
-constexpr std::size_t kLeftToHelpers = std::size_t{128} << 20;
+// memory for a while, which must not add to the peak. Of a small model that memory is little, and the
+// helpers' time is what its first token waits for.
+constexpr std::size_t kMaxLeftToHelpers = std::size_t{128} << 20;
+constexpr int kLeftShare = 8;
 
 std::size_t file_bytes(const Packing& packing) {
   std::size_t sum = 0;
@@ -38,7 +40,8 @@ void give_back(const Packing::Bytes& bytes) {
 
 }  // namespace
 
-WeightPacker::WeightPacker() {
+WeightPacker::WeightPacker(std::size_t num_bytes) {
+  shared_->left_to_helpers = std::min(kMaxLeftToHelpers, num_bytes / kLeftShare);
   try {
     shared_->thread = std::thread(&Shared::work, &*shared_);
   } catch (const std::system_error&) {
@@ -89,7 +92,7 @@ void WeightPacker::Shared::work() {
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex);
-      changed.wait(lock, [this] { return is_ending || waiting_bytes > kLeftToHelpers; });
+      changed.wait(lock, [this] { return is_ending || waiting_bytes > left_to_helpers; });
       if (is_ending) return;
     }
     if (!pack_piece()) return;  // a helper took the last piece
@@ -100,14 +103,14 @@ bool WeightPacker::Shared::pack_piece() {
   std::unique_lock<std::mutex> lock(mutex);
   if (first_open == jobs.size()) return false;
   Job& job = jobs[first_open];  // a deque's elements stay where they are
-  PackedMatrix& matrix = *job.packing.matrix;
+  const std::int64_t num_panels = job.packing.num_panels;
   const std::int64_t begin = job.num_taken;
-  const std::int64_t end = std::min(begin + kPiecePanels, matrix.num_panels());
+  const std::int64_t end = std::min(begin + kPiecePanels, num_panels);
   job.num_taken = end;
-  if (end == matrix.num_panels()) ++first_open;
+  if (end == num_panels) ++first_open;
   lock.unlock();
 
-  matrix.pack(job.packing.source, begin, end);
+  job.packing.pack(begin, end);
   finish_piece(job, end - begin);
   return true;
 }
@@ -116,7 +119,7 @@ void WeightPacker::Shared::finish_piece(Job& job, std::int64_t num_panels) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     job.num_done += num_panels;
-    if (job.num_done < job.packing.matrix->num_panels()) return;
+    if (job.num_done < job.packing.num_panels) return;
   }
   for (const Packing::Bytes& bytes : job.packing.files) give_back(bytes);
   {

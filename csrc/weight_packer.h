@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "packed_matrix.h"
 #include "process_owned.h"
 #include "thread_pool.h"
 
@@ -23,9 +23,9 @@ struct Packing {
     std::size_t size;
   };
 
-  PackedMatrix* matrix;
-  WeightSource source;
-  std::vector<Bytes> files;           // views of mapped files: what `source` consists of
+  std::int64_t num_panels;
+  std::function<void(std::int64_t panel_begin, std::int64_t panel_end)> pack;
+  std::vector<Bytes> files;           // views of mapped files: what is packed
   std::shared_ptr<const void> owner;  // keeps all of these
 };
 
@@ -35,7 +35,8 @@ struct Packing {
 // process forked off the one that made it, the calls throw std::runtime_error.
 class WeightPacker {
  public:
-  WeightPacker();
+  // For matrices of about `num_bytes` in all.
+  explicit WeightPacker(std::size_t num_bytes);
   // Drops matrices that are not packed yet.
   ~WeightPacker();
   WeightPacker(const WeightPacker&) = delete;
@@ -65,6 +66,7 @@ class WeightPacker {
     std::size_t first_open = 0;  // all jobs before it have been taken
     std::size_t num_done = 0;    // jobs
     std::size_t waiting_bytes = 0;
+    std::size_t left_to_helpers = 0;
     bool is_ending = false;
     std::thread thread;
 

@@ -1,4 +1,4 @@
-// NumPy arrays as arguments of the bindings, and the names of weight formats.
+// NumPy arrays as arguments of the bindings, and the names of weight formats and block types.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "format.h"
+#include "gguf_blocks.h"
 #include "require.h"
 
 namespace pellucid {
@@ -27,6 +28,14 @@ inline Format format_named(const std::string& name) {
     allowed += std::string(allowed.empty() ? "" : ", ") + format_info(format).name;
   }
   throw nanobind::value_error(("format='" + name + "': allowed are " + allowed).c_str());
+}
+
+// ValueError if blocks of this type are not unpacked natively.
+inline const BlockType& block_type_named(const std::string& name) {
+  for (const BlockType& type : kBlockTypes) {
+    if (name == type.name) return type;
+  }
+  throw nanobind::value_error(("block_type='" + name + "': is not unpacked here").c_str());
 }
 
 }  // namespace pellucid

@@ -33,13 +33,6 @@ std::vector<std::string> block_types() {
   return names;
 }
 
-const BlockType& block_type_named(const std::string& name) {
-  for (const BlockType& type : kBlockTypes) {
-    if (name == type.name) return type;
-  }
-  throw nb::value_error(("block_type='" + name + "': is not unpacked here").c_str());
-}
-
 // The data of an optional array. It must be given exactly if `is_wanted`, and have `num_bytes`.
 void* checked(const char* name, const OptionalArray& array, bool is_wanted,
               std::int64_t num_bytes) {
@@ -76,12 +69,20 @@ void unpack_blocks(const std::string& block_type, const AnyMatrix& rows, const W
   const nb::gil_scoped_release without_gil;
   pool.run([&](Worker& worker) {
     worker.parallel_for(num_blocks, kBlocksOfPiece, [&](std::int64_t begin, std::int64_t end) {
-      type.unpack(blocks, begin, end, target);
+      type.unpack(blocks + begin * type.block_bytes, begin, end - begin, target);
     });
   });
 }
 
+bool blocks_are_finite(const std::string& block_type, const AnyMatrix& rows) {
+  const BlockType& type = block_type_named(block_type);
+  const nb::gil_scoped_release without_gil;
+  return are_finite(type, static_cast<const std::uint8_t*>(rows.data()),
+                    static_cast<std::int64_t>(rows.nbytes()) / type.block_bytes);
+}
+
 }  // namespace
+
 
 void bind_gguf_blocks(nb::module_& m) {
   m.def("block_types", &block_types, "The types that `unpack_blocks` knows, by GGUF's names.");
@@ -91,6 +92,8 @@ void bind_gguf_blocks(nb::module_& m) {
       nb::kw_only(), "pool"_a,
       "Fills the arrays of a matrix, of the shapes that `pack_weights` takes, with the numbers in "
       "`rows` of blocks [N, bytes].");
+  m.def("blocks_are_finite", &blocks_are_finite, "block_type"_a, "rows"_a,
+        "Whether the f16 scales, minimums and factors of `rows` of blocks [N, bytes] are finite.");
 }
 
 }  // namespace pellucid

@@ -4,17 +4,21 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "gguf_blocks.h"
 #include "packed_matrix.h"
 #include "program_ops.h"
 #include "thread_pool.h"
@@ -30,6 +34,7 @@ namespace {
 
 using AnyArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using AnyOptional = std::optional<AnyArray>;
+using RowOrder = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::size_t item_bytes(const AnyArray& array) { return (array.dtype().bits + 7u) / 8u; }
 
@@ -64,6 +69,14 @@ std::shared_ptr<LinearWeights> plan_weights(const std::string& format, std::int6
       LinearWeights{PackedMatrix::without_memory(format_named(format), num_outputs, num_inputs,
                                                  activations_named(activations)),
                     std::vector<float>(has_bias ? static_cast<std::size_t>(num_outputs) : 0)});
+}
+
+// Packs a matrix on all threads. `pack` takes a range of panels.
+template <class Pack>
+void pack_now(const LinearWeights& weights, ThreadPool& pool, const Pack& pack) {
+  const nb::gil_scoped_release without_gil;
+  pool.run(
+      [&](Worker& worker) { worker.parallel_for(weights.matrix.num_panels(), 4, pack); });
 }
 
 // The arrays that must live until a matrix is packed.
@@ -125,16 +138,87 @@ std::shared_ptr<LinearWeights> pack_weights(
     for (const AnyOptional& part : parts) {
       if (part) files.push_back({part->data(), part->nbytes()});
     }
-    packer->add({&packed->matrix, source, std::move(files),
+    const auto pack = [matrix = &packed->matrix, source](std::int64_t begin, std::int64_t end) {
+      matrix->pack(source, begin, end);
+    };
+    packer->add({packed->matrix.num_panels(), pack, std::move(files),
                  std::make_shared<PackingOwner>(PackingOwner{packed, weights, parts})});
     return packed;
   }
-  const nb::gil_scoped_release without_gil;
-  pool.run([&](Worker& worker) {
-    worker.parallel_for(packed->matrix.num_panels(), 4, [&](std::int64_t begin, std::int64_t end) {
-      packed->matrix.pack(source, begin, end);
-    });
+  pack_now(*packed, pool, [&](std::int64_t begin, std::int64_t end) {
+    packed->matrix.pack(source, begin, end);
   });
+  return packed;
+}
+
+// Rows of blocks: the type, the blocks, and which rows of them.
+using BlocksArgument = std::tuple<std::string, AnyMatrix, std::optional<RowOrder>>;
+
+struct BlocksOwner {
+  std::shared_ptr<LinearWeights> weights;
+  std::vector<BlocksArgument> parts;
+};
+
+BlockRows block_rows(const BlocksArgument& argument) {
+  const auto& [name, blocks, order] = argument;
+  const BlockType& type = block_type_named(name);
+  const auto num_stored = static_cast<std::int64_t>(blocks.shape(0));
+  require(blocks.dtype().bits == 8 && blocks.shape(1) > 0 &&
+              static_cast<std::int64_t>(blocks.shape(1)) % type.block_bytes == 0,
+          "parts: rows of block_type='", name, "' must be whole blocks");
+  BlockRows rows{&type, static_cast<const std::uint8_t*>(blocks.data()),
+                 static_cast<std::int64_t>(blocks.shape(1)), num_stored, nullptr};
+  if (!order) return rows;
+  rows.order = order->data();
+  rows.num_rows = static_cast<std::int64_t>(order->size());
+  for (std::int64_t i = 0; i < rows.num_rows; ++i) {
+    require(rows.order[i] >= 0 && rows.order[i] < num_stored, "parts: row ", rows.order[i],
+            " of ", num_stored);
+  }
+  return rows;
+}
+
+std::int64_t inputs_of(const BlockRows& rows) {
+  return rows.row_bytes / rows.type->block_bytes * rows.type->block_inputs;
+}
+
+std::shared_ptr<LinearWeights> pack_block_weights(const std::vector<BlocksArgument>& parts,
+                                                  const std::optional<FloatVector>& bias,
+                                                  const std::string& activations, ThreadPool& pool,
+                                                  std::shared_ptr<WeightMemory> memory,
+                                                  WeightPacker* packer) {
+  require(!parts.empty(), "parts: must not be empty");
+  std::vector<BlockRows> rows;
+  std::vector<Packing::Bytes> files;
+  std::int64_t num_outputs = 0;
+  for (const BlocksArgument& part : parts) {
+    rows.push_back(block_rows(part));
+    files.push_back({std::get<1>(part).data(), std::get<1>(part).nbytes()});
+    num_outputs += rows.back().num_rows;
+    require(rows.back().type->format == rows.front().type->format &&
+                inputs_of(rows.back()) == inputs_of(rows.front()),
+            "parts: must have one format, and rows of one length");
+  }
+  const std::int64_t k = inputs_of(rows.front());
+  require(num_outputs >= 1, "parts: must not be empty");
+  require(k <= 65536, "num_inputs=", k, ": integer formats allow up to 65536");
+  require(!bias || static_cast<std::int64_t>(bias->size()) == num_outputs,
+          "bias: must have one number per row of weights");
+  auto packed = std::make_shared<LinearWeights>(
+      LinearWeights{PackedMatrix(rows.front().type->format, num_outputs, k,
+                                 activations_named(activations), std::move(memory)),
+                    {}});
+  if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
+  const auto pack = [matrix = &packed->matrix, rows = std::move(rows)](std::int64_t begin,
+                                                                      std::int64_t end) {
+    pack_blocks(rows, *matrix, begin, end);
+  };
+  if (packer != nullptr) {
+    packer->add({packed->matrix.num_panels(), pack, std::move(files),
+                 std::make_shared<BlocksOwner>(BlocksOwner{packed, parts})});
+  } else {
+    pack_now(*packed, pool, pack);
+  }
   return packed;
 }
 
@@ -152,7 +236,7 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("bytes_found", &WeightFile::bytes_found,
                    "How much of `bytes_read` was in memory when a step asked for it.");
   nb::class_<WeightPacker>(m, "WeightPacker", "Packs matrices on a thread of its own.")
-      .def(nb::init<>())
+      .def(nb::init<std::size_t>(), "num_bytes"_a)
       .def_prop_ro("waiting_bytes", &WeightPacker::waiting_bytes,
                    "Bytes of files that are yet to be packed.")
       .def("help", &WeightPacker::help, "pool"_a, nb::call_guard<nb::gil_scoped_release>(),
@@ -187,6 +271,10 @@ void bind_weights(nb::module_& m) {
       "multiplied with f16 [N, ceil(K / 256)]. activations=\"f32\" multiplies dequantized weights "
       "with x as it comes. With a `packer` the arrays are views of mapped files, and the matrix is "
       "ready when its `help` says so.");
+  m.def("pack_block_weights", &pack_block_weights, "parts"_a, "bias"_a = nb::none(), nb::kw_only(),
+        "activations"_a = "native", "pool"_a, "memory"_a = nb::none(), "packer"_a = nb::none(),
+        "Packs the rows of GGUF blocks of all parts: a type, its blocks [rows, bytes], and which "
+        "rows of them; None: all. Other arguments are those of `pack_weights`.");
 }
 
 }  // namespace pellucid

@@ -210,7 +210,7 @@ class WeightFile(WeightMemory):
 class WeightPacker:
     """Packs matrices on a thread of its own."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, num_bytes: int) -> None: ...
 
     @property
     def waiting_bytes(self) -> int:
@@ -246,6 +246,11 @@ def pack_weights(format: str, weights: Annotated[NDArray, dict(shape=(None, None
     Packs a matrix without changing a value. `weights` is row-major: f32, bits of f16 or bf16, int8 codes [N, K], or two 4-bit codes to a byte [N, ceil(K / 2)], the even input in the low half. `scales` are f16 [N, groups], for "int8-channel" f32 [N]; `zero_points` u8 and `minimums` f16 [N, groups]. In formats with factors, scales and minimums are s8, to be multiplied with f16 [N, ceil(K / 256)]. activations="f32" multiplies dequantized weights with x as it comes. With a `packer` the arrays are views of mapped files, and the matrix is ready when its `help` says so.
     """
 
+def pack_block_weights(parts: Sequence[tuple[str, Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, *, activations: str = 'native', pool: ThreadPool, memory: WeightMemory | None = None, packer: WeightPacker | None = None) -> LinearWeights:
+    """
+    Packs the rows of GGUF blocks of all parts: a type, its blocks [rows, bytes], and which rows of them; None: all. Other arguments are those of `pack_weights`.
+    """
+
 def quantize_weights(format: str, float_format: str, weights: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray, dict(order='C', device='cpu')], scales: Annotated[NDArray, dict(order='C', device='cpu')], zero_points: Annotated[NDArray, dict(order='C', device='cpu')] | None, *, kernels: Kernels, pool: ThreadPool) -> None:
     """
     Quantizes `weights` [N, K], f32 or bits of f16 or bf16, all finite, into arrays of the shapes that `pack_weights` takes. Scales that f16 cannot hold become infinite.
@@ -257,6 +262,11 @@ def block_types() -> list[str]:
 def unpack_blocks(block_type: str, rows: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray, dict(order='C', device='cpu')], scales: Annotated[NDArray, dict(order='C', device='cpu')], minimums: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, scale_factors: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, minimum_factors: Annotated[NDArray, dict(order='C', device='cpu')] | None = None, *, pool: ThreadPool) -> None:
     """
     Fills the arrays of a matrix, of the shapes that `pack_weights` takes, with the numbers in `rows` of blocks [N, bytes].
+    """
+
+def blocks_are_finite(block_type: str, rows: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> bool:
+    """
+    Whether the f16 scales, minimums and factors of `rows` of blocks [N, bytes] are finite.
     """
 
 def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')]:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-MAX_OWN_MODULES = 213
+MAX_OWN_MODULES = 206
 FIRST_TOKEN = """
 import json, sys
 from pellucid import LLM, SamplingParams
@@ -19,7 +19,7 @@ OF_OTHER_CALLS = {
     *("pellucid.async_engine", "pellucid.cli", "pellucid.server", "pellucid.stages"),
     *("pellucid.backends.numpy.backend", "pellucid.backends.torch", "pellucid.benchmark"),
     *("pellucid.engine.inspection", "pellucid.engine.prefix_storage"),
-    *("pellucid.execution.prefix_store", "pellucid.loading.gguf_file"),
+    *("pellucid.execution.prefix_store", "pellucid.loading.gguf_file", "pellucid.loading.foreign"),
     *("pellucid.speculation.proposers.draft_model", "pellucid.text.lark_patterns"),
 }
 

@@ -74,7 +74,7 @@ def test_child_of_a_process_that_packs_weights_ends() -> None:
     script = """
 import os, signal, sys
 from pellucid.backends.native import WeightPacker
-packer = WeightPacker()
+packer = WeightPacker(1 << 20)
 child = os.fork()
 if child == 0:
     signal.alarm(90)

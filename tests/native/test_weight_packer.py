@@ -38,7 +38,7 @@ def check(on_file, at_once, num_bytes):
     """Makes the same matrix of both and multiplies with it; `num_bytes` of files."""
     x = np.random.default_rng(2).standard_normal((3, SHAPE[1]), np.float32)
     plain, ahead = CpuBackend(2), CpuBackend(2)
-    ahead.weights.expect(1 << 20)
+    ahead.weights.expect(1 << 27)
     handles = [ahead.weights.matrix(on_file) for _ in range(5)]
     assert ahead.weights.waiting_bytes == 5 * num_bytes  # so few are left to those who help
     while ahead.weights.read() > 0:
@@ -64,7 +64,7 @@ def test_integers(tmp_path, weight, name):
 
 def test_other_arrays_are_packed_at_once(weight):
     ahead = CpuBackend(2)
-    ahead.weights.expect(1 << 20)
+    ahead.weights.expect(1 << 27)
     handle = ahead.weights.matrix(weight)
     assert ahead.weights.waiting_bytes == ahead.weights.read() == 0
     x = np.ones((1, SHAPE[1]), np.float32)

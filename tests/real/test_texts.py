@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import pre_tokenizers
 
 from pellucid.loading.open_model import open_stored_model
-from pellucid.loading.scored_tokenizer import ScoredTokenizer
+from pellucid.loading.partial_tokenizer import PartialTokenizer
 from support.real_models import FILES, TOKEN_IDS, real_file, real_tokenizer
 from support.texts_of_all_scripts import TEXTS
 
@@ -62,12 +62,13 @@ def test_token_ids_are_the_tokenizers_librarys(name: str, theirs: Any) -> None:
         assert ours.encode(text, add_special_tokens=False) == token_ids, text
 
 
-def test_ids_need_only_the_tokens_that_a_text_can_have() -> None:
-    """Of a vocabulary with scores, which only real files have in this size."""
-    stored = open_stored_model(real_file("gemma3"))
+@pytest.mark.parametrize("model", ["gemma3", "smollm2"])
+def test_ids_need_only_the_tokens_that_a_text_can_have(model: str) -> None:
+    """Of a vocabulary with scores, and of one with merges."""
+    stored = open_stored_model(real_file(model))
     assert stored.read_tokenizer is not None
     lazy = stored.read_tokenizer().hf_tokenizer
-    assert isinstance(lazy, ScoredTokenizer)
+    assert isinstance(lazy, PartialTokenizer)
     for text in TEXTS:
         expected = lazy.make_whole().encode(text)
         actual = lazy.make_partial(text).encode(text)

@@ -67,9 +67,11 @@ class Weights(ABC):
         itemsize: bytes of a number of a matrix in memory, where all formats become floats; None: each
             format keeps its own.
         num_ranks: processes that have a share of the matrices each.
+        takes_blocks: whether a matrix may be a `BlockMatrix`; otherwise blocks are unpacked before.
     """
 
     itemsize: int | None = None
+    takes_blocks: bool = False
     num_ranks: int = 1
 
     def expect(self, num_bytes: int) -> None:  # noqa: B027 (not all backends read later)

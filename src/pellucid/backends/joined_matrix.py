@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.quantization.blocks import BlockMatrix, concatenate_blocks
 from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows
 
-UniformMatrix: TypeAlias = npt.NDArray[Any] | QuantizedMatrix
+UniformMatrix: TypeAlias = npt.NDArray[Any] | QuantizedMatrix | BlockMatrix
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,12 @@ WeightMatrix: TypeAlias = UniformMatrix | JoinedMatrix
 
 def rows_of(matrix: UniformMatrix, index: Any) -> UniformMatrix:
     """The rows that `index` selects, a slice or an array of row numbers."""
-    return matrix.rows(index) if isinstance(matrix, QuantizedMatrix) else np.asarray(matrix[index])
+    return np.asarray(matrix[index]) if isinstance(matrix, np.ndarray) else matrix.rows(index)
+
+
+def in_arrays(matrix: UniformMatrix) -> npt.NDArray[Any] | QuantizedMatrix:
+    """The same numbers, blocks unpacked."""
+    return matrix.unpacked() if isinstance(matrix, BlockMatrix) else matrix
 
 
 def join_matrices(parts: Sequence[UniformMatrix]) -> WeightMatrix:
@@ -57,14 +63,18 @@ def join_matrices(parts: Sequence[UniformMatrix]) -> WeightMatrix:
 
 
 def _have_one_format(a: UniformMatrix, b: UniformMatrix) -> bool:
-    if isinstance(a, QuantizedMatrix) and isinstance(b, QuantizedMatrix):
-        return a.format == b.format
-    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray)  # all floats become the widest
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and isinstance(b, np.ndarray)  # floats become the widest
+    return a.format == b.format
 
 
 def _concatenate(run: Sequence[UniformMatrix]) -> UniformMatrix:
     if len(run) == 1:
         return run[0]
-    if matrices := [part for part in run if isinstance(part, QuantizedMatrix)]:
+    blocks = [part for part in run if isinstance(part, BlockMatrix)]
+    if len(blocks) == len(run):
+        return concatenate_blocks(blocks)
+    arrays = [in_arrays(part) for part in run]
+    if matrices := [part for part in arrays if isinstance(part, QuantizedMatrix)]:
         return concatenate_rows(matrices)
-    return np.concatenate([part for part in run if isinstance(part, np.ndarray)])
+    return np.concatenate([part for part in arrays if isinstance(part, np.ndarray)])

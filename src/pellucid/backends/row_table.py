@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import HostArray, IntArray
-from pellucid.backends.quantization.matrix import QuantizedMatrix
 
 
 class RowTable(Protocol):
@@ -38,9 +37,9 @@ class MatrixRows:
         return num_rows, num_columns
 
     def read(self, rows: IntArray) -> npt.NDArray[Any]:
-        if isinstance(self.matrix, QuantizedMatrix):
-            return self.matrix.rows(rows).dequantize()
-        return np.asarray(self.matrix[rows])
+        if isinstance(self.matrix, np.ndarray):
+            return np.asarray(self.matrix[rows])
+        return self.matrix.rows(rows).dequantize()
 
 
 @dataclass(frozen=True)

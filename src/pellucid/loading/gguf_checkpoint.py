@@ -1,11 +1,11 @@
 """A GGUF checkpoint: one file, or the parts of a split one as llama-gguf-split writes them. Its tensors are floats or
 codes, unchanged."""
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import IntArray
-from pellucid.backends.quantization.formats import BF16, F16, F32, IntegerFormat, MatrixFormat
+from pellucid.backends.quantization.blocks import BlockMatrix, BlockRows
+from pellucid.backends.quantization.formats import (
+    BF16,
+    F16,
+    F32,
+    IntegerFormat,
+    MatrixFormat,
+    ScaleKind,
+)
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import MatrixRows, RowTable
 from pellucid.facts.json_object import JsonObject
@@ -21,6 +29,7 @@ from pellucid.loading.gguf_blocks import (
     BLOCK_TYPES,
     Bytes,
     format_of_blocks,
+    inputs_of_row,
     matrix_from_blocks,
 )
 from pellucid.loading.gguf_file import GgufFile, GgufTensorInfo
@@ -29,6 +38,9 @@ from pellucid.loading.gguf_types import TensorKind as Type
 from pellucid.loading.gguf_types import TensorType
 from pellucid.loading.mapped_tensors import TensorFiles
 from pellucid.loading.tensor_source import ALL, RowIndex, select
+
+if TYPE_CHECKING:  # native code may be missing
+    from pellucid.loading.native_blocks import NativeBlocks
 
 _COUNT, _NUMBER, _NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
 _FLOATS: Mapping[TensorType, Any] = {
@@ -93,12 +105,13 @@ class GgufCheckpoint(TensorFiles[GgufTensorInfo]):
         return {block_type: format_of_blocks(block_type) for block_type in BLOCK_TYPES}
 
     @cached_property
-    def _matrix_from_blocks(self) -> Callable[[Bytes, Type], QuantizedMatrix]:
+    def _native(self) -> "NativeBlocks | None":
+        """None: the extension is not built; NumPy is many times slower."""
         try:
             from pellucid.loading.native_blocks import NativeBlocks
-        except ModuleNotFoundError:  # the extension is not built: many times slower
-            return matrix_from_blocks
-        return NativeBlocks().matrix
+        except ModuleNotFoundError:
+            return None
+        return NativeBlocks()
 
     def matrix_format(self, name: str) -> MatrixFormat:
         """The format of the matrix `name` in memory: codes of 2 and 3 bits take 4 bits."""
@@ -125,8 +138,18 @@ class GgufCheckpoint(TensorFiles[GgufTensorInfo]):
             return select(np.require(numbers, requirements="A"), index)
         if len(info.shape) >= 2:
             own = select(rows, index)
-            return self._matrix_from_blocks(own.reshape(-1, own.shape[-1]), block_type)
+            return self._matrix(own.reshape(-1, own.shape[-1]), block_type)
         return select(_dequantize(rows, block_type).reshape(info.shape), index)  # norms and biases
+
+    def _matrix(self, blocks: Bytes, block_type: Type) -> BlockMatrix | QuantizedMatrix:
+        """What rows of blocks store."""
+        if (native := self._native) is None or block_type.name not in native.types:
+            return matrix_from_blocks(blocks, block_type)
+        own_format = self._formats[block_type]
+        if own_format.scale is ScaleKind.EXPONENT:  # whose size is checked in its array
+            return native.matrix(blocks, block_type.name)
+        num_inputs = inputs_of_row(blocks.shape[1], block_type)
+        return BlockMatrix(own_format, num_inputs, (BlockRows(block_type.name, blocks),), native)
 
     def reads_rows(self, name: str) -> bool:
         return True

@@ -5,8 +5,8 @@ has a name of llama.cpp's; "llama", SentencePiece's BPE, which has scores instea
 lists merges too; and "gemma4", the same BPE with merges.
 """
 
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 from tokenizers import (
@@ -32,8 +32,8 @@ from pellucid.loading.gguf_tokenizer_facts import (
 )
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
-from pellucid.loading.kept_merges import kept_merges
-from pellucid.loading.scored_tokenizer import ScoredTokenizer
+from pellucid.loading.merged_vocabulary import MergedVocabulary
+from pellucid.loading.partial_tokenizer import MergingVocabulary, PartialTokenizer
 from pellucid.loading.scored_vocabulary import ScoredVocabulary
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer, TextTokenizer
 
@@ -43,8 +43,8 @@ _KEEP_BLANKS_OF_PHI3 = ("<unk>", "<s>", "<|endoftext|>")
 # Merging the text of a token takes time that grows with its square. SentencePiece's tokens have at most 16
 # characters by default.
 _MAX_SCORED_CHARACTERS = 256
-# Of fewer tokens with scores the library makes a tokenizer in less than two tenths of a second.
-MIN_LATER = 1 << 16
+# Of fewer tokens the library makes a tokenizer in some hundredths of a second.
+MIN_LATER = 1 << 14
 _BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -87,16 +87,15 @@ def _added_tokens(
     # No key says so: those of Phi-3 take the blanks after them, as in its own tokenizer.json and in llama.cpp.
     is_phi3 = facts.kind == SCORED and metadata.string(_ARCHITECTURE, "") == "phi3"
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
-    added = {*special, TokenType.USER_DEFINED}
     found = [
         AddedToken(
             token,
             normalized=False,
-            special=token_type in special,
+            special=vocabulary.types[token_id] in special,
             rstrip=is_phi3 and token not in _KEEP_BLANKS_OF_PHI3,
         )
-        for token, token_type in zip(vocabulary.tokens, vocabulary.types, strict=True)
-        if token_type in added and token
+        for token_id in vocabulary.ids_of_types({*special, TokenType.USER_DEFINED})
+        if (token := vocabulary.tokens[token_id])
     ]
     if (length := sum(len(token.content) for token in found)) > MAX_ADDED_CHARACTERS:
         raise ValueError(
@@ -108,39 +107,81 @@ def _added_tokens(
 
 def _byte_level_bpe(
     metadata: JsonObject, vocabulary: Vocabulary, facts: GgufTokenizerFacts, splitting: Splitting
-) -> Tokenizer:
-    hf_tokenizer = Tokenizer(
-        models.BPE(vocabulary.ids, _listed_merges(metadata), ignore_merges=splitting.ignore_merges)
-    )
-    if splitting.composes:
-        hf_tokenizer.normalizer = normalizers.NFC()
-    hf_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+) -> TextTokenizer:
+    composed = normalizers.NFC() if splitting.composes else None
+    bytes_as_text = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitting.patterns),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            bytes_as_text,
         ]
     )
-    hf_tokenizer.decoder = decoders.ByteLevel()
-    hf_tokenizer.add_tokens(_added_tokens(metadata, vocabulary, facts))
-    hf_tokenizer.post_processor = _post_processor(vocabulary, facts)
-    return hf_tokenizer
+    post_processor = _post_processor(vocabulary, facts)
+
+    def make(
+        ids: dict[str, int], merges: list[tuple[str, str]], added: Sequence[AddedToken]
+    ) -> Tokenizer:
+        hf_tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=splitting.ignore_merges))
+        if composed is not None:
+            hf_tokenizer.normalizer = composed
+        hf_tokenizer.pre_tokenizer = pre_tokenizer
+        hf_tokenizer.decoder = decoders.ByteLevel()
+        hf_tokenizer.add_tokens(list(added))
+        hf_tokenizer.post_processor = post_processor
+        return hf_tokenizer
+
+    def write(text: str) -> str:
+        normal = text if composed is None else composed.normalize_str(text)
+        return "".join(part for part, _ in bytes_as_text.pre_tokenize_str(normal))
+
+    added = _added_tokens(metadata, vocabulary, facts)
+    pairs = _listed_merges(metadata)
+    merged = MergedVocabulary.of_pairs(vocabulary.ids, *pairs)
+    if merged is None or merged.longest > _MAX_SCORED_CHARACTERS:
+        return make(vocabulary.ids, list(zip(*pairs, strict=True)), added)
+    return _made_later(vocabulary, merged, added, (), make, write, splitting.composes)
 
 
-def _listed_merges(metadata: JsonObject) -> list[tuple[str, str]]:
-    """Both sides of each merge of the file, the first of which may begin with a space."""
+def _made_later(
+    vocabulary: Vocabulary,
+    merging: MergingVocabulary,
+    added: Sequence[AddedToken],
+    always: Collection[str],
+    make: Callable[[dict[str, int], list[tuple[str, str]], Sequence[AddedToken]], Tokenizer],
+    write: Callable[[str], str],
+    composes: bool = False,
+) -> TextTokenizer:
+    """A tokenizer of few tokens at once, and of many when a text needs it. Other arguments are those of
+    `PartialTokenizer`."""
+    if len(merging.ids) < MIN_LATER:
+        return make(merging.ids, merging.merges(), added)
+    return PartialTokenizer(
+        merging,
+        vocabulary.tokens,
+        added,
+        always,
+        lambda part, some: make(part.ids, part.merges(), some),
+        write,
+        composes,
+    )
+
+
+def _listed_merges(metadata: JsonObject) -> tuple[Sequence[str], Sequence[str]]:
+    """The left sides of all merges of the file, which may begin with a space, and the right ones."""
     merges = metadata.optional_strings(MERGES)
     if merges is None:
         raise metadata.error(MERGES, "must be a list of strings")
-    split = [merge.split(" ") for merge in merges]
-    if set(map(len, split)) <= {2} and all(map(itemgetter(0), split)):  # the usual form
-        return [(left, right) for left, right in split]
+    if set(map(str.count, merges, repeat(" "))) <= {1}:  # the usual form
+        sides = " ".join(merges).split(" ")
+        if all(sides[::2]):
+            return sides[::2], sides[1::2]
     pairs = []
     for merge in merges:
         left, space, right = merge[1:].partition(" ")
         if not space:
             raise ValueError(f"{metadata.path}: {MERGES} holds {shown(merge)}: no pair")
         pairs.append((merge[0] + left, right))
-    return pairs
+    return [left for left, _ in pairs], [right for _, right in pairs]
 
 
 def _scored_vocabulary(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredVocabulary:
@@ -150,7 +191,7 @@ def _scored_vocabulary(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredVo
             f"{metadata.path}: {SCORES} holds nan for token {is_nan.argmax()}: must be numbers"
         )
     token_ids = np.fromiter(vocabulary.ids.values(), np.int64, len(vocabulary.ids))
-    made = np.array(vocabulary.types)[token_ids] == TokenType.NORMAL
+    made = vocabulary.type_array[token_ids] == TokenType.NORMAL
     scored = ScoredVocabulary(vocabulary.ids, scores[token_ids], made)
     if scored.longest > _MAX_SCORED_CHARACTERS:
         raise ValueError(
@@ -190,21 +231,13 @@ def _sentencepiece_bpe(
         return hf_tokenizer
 
     if facts.kind == MERGED or MERGES in metadata.values:
-        return make(vocabulary.ids, _listed_merges(metadata), added)
+        return make(vocabulary.ids, list(zip(*_listed_merges(metadata), strict=True)), added)
     scored = _scored_vocabulary(metadata, vocabulary)
     always = _BYTES if unknown is None else (*_BYTES, unknown)
-    if len(scored.ids) < MIN_LATER or begins_with_space or _are_merged(scored, always):
-        return make(scored.ids, _scored_merges(scored), added)
-    return ScoredTokenizer(
-        scored, added, always, lambda part, some: make(part.ids, _scored_merges(part), some)
-    )
-
-
-def _scored_merges(scored: ScoredVocabulary) -> list[tuple[str, str]]:
-    """Both sides of each merge that scores stand for, in the order in which merges have precedence."""
-    tokens = list(scored.ids)
-    left, right = kept_merges(tokens, scored.scores, scored.made).T.tolist()
-    return list(zip(map(tokens.__getitem__, left), map(tokens.__getitem__, right), strict=True))
+    if begins_with_space or _are_merged(scored, always):
+        return make(scored.ids, scored.merges(), added)
+    write = normalizers.Replace(" ", _SPACE).normalize_str
+    return _made_later(vocabulary, scored, added, always, make, write)
 
 
 def _are_merged(scored: ScoredVocabulary, tokens: Iterable[str]) -> bool:

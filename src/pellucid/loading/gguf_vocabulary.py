@@ -5,6 +5,9 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import shown
 from pellucid.loading import gguf_tokenizer_keys as tokenizer_keys
@@ -91,6 +94,18 @@ class Vocabulary:
                 f"{self._metadata.path}: {tokenizer_keys.TOKENS} holds {shown(twice)} twice"
             )
         return ids
+
+    @cached_property
+    def type_array(self) -> npt.NDArray[np.int64]:
+        """The types, by id."""
+        return np.array(self.types, np.int64)
+
+    def ids_of_types(self, types: Iterable[int]) -> list[int]:
+        """Of the tokens of these types, in rising order."""
+        is_wanted = np.zeros(max(TokenType) + 1, bool)
+        is_wanted[list(types)] = True
+        found: list[int] = np.flatnonzero(is_wanted[self.type_array]).tolist()
+        return found
 
     def numbers(self, key: str, types: tuple[type, ...] = (int, float)) -> Sequence[Any]:
         """One number per token, of one of the types.

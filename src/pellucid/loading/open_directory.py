@@ -7,7 +7,6 @@ from pellucid.facts.model_config import ModelConfig
 from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.checksums import verify_checksums
 from pellucid.loading.file_names import CONFIG_FILE, has_weights
-from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.gguf_names import models_among, shown_names
 from pellucid.loading.hf_config import (
     read_default_sampling_params,
@@ -55,7 +54,12 @@ def _tensors_and_names(
     config: ModelConfig, quantization: JsonObject | None, checkpoint: Checkpoint
 ) -> tuple[TensorSource, WeightNames]:
     """Of a checkpoint in Hugging Face's names: floats, or what another quantizer made of them."""
-    find_matrices = None if quantization is None else read_foreign_config(quantization)
+    find_matrices = None
+    if quantization is not None:
+        # Imported here: few checkpoints need it.
+        from pellucid.loading.foreign.quantization_config import read_foreign_config
+
+        find_matrices = read_foreign_config(quantization)
     tensors: TensorSource = checkpoint
     if find_matrices is not None:
         if not (matrices := find_matrices(checkpoint)):

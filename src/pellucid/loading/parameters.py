@@ -15,10 +15,12 @@ from pellucid.backends.joined_matrix import (
     JoinedMatrix,
     UniformMatrix,
     WeightMatrix,
+    in_arrays,
     join_matrices,
     rows_of,
 )
 from pellucid.backends.ops import Matrix, Parameters, Weight
+from pellucid.backends.quantization.blocks import BlockMatrix
 from pellucid.backends.quantization.formats import LARGEST_EXPONENT, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
@@ -295,8 +297,8 @@ class CheckpointParameters(Parameters):
             return join_matrices([self._quantized_part(name, part) for part in weight.parts])
         return self._quantized_part(name, weight)
 
-    def _quantized_part(self, name: str, weight: UniformMatrix) -> QuantizedMatrix:
-        if isinstance(weight, QuantizedMatrix) and weight.format == self._format:
+    def _quantized_part(self, name: str, weight: UniformMatrix) -> UniformMatrix:
+        if not isinstance(weight, np.ndarray) and weight.format == self._format:
             return weight
         assert self._format is not None
         try:
@@ -317,6 +319,10 @@ class CheckpointParameters(Parameters):
         if not is_row:
             self._check_shape(name, our_name, shape)
         tensor = self._checkpoint.tensor(name, index)
+        if not (
+            self._weights.takes_blocks and isinstance(tensor, BlockMatrix) and tensor.is_finite
+        ):
+            tensor = in_arrays(tensor)
         for numbers in _floats(tensor):
             if (place := first_non_finite(numbers)) is not None:
                 among = "" if index is ALL else " of the rows of this process"
@@ -377,7 +383,9 @@ class CheckpointParameters(Parameters):
 
 def _floats(tensor: UniformMatrix) -> list[npt.NDArray[Any]]:
     """The arrays of a tensor that could hold a NaN or an infinity."""
-    if not isinstance(tensor, QuantizedMatrix):
+    if isinstance(tensor, BlockMatrix):
+        return []  # it would have been unpacked
+    if isinstance(tensor, np.ndarray):
         return [tensor]
     return [array for array in tensor.arrays.values() if array.dtype.kind == "f"]
 
@@ -401,7 +409,7 @@ class KeptParameters(Parameters):
 
 def _parts(tensor: UniformMatrix, count: int) -> Iterator[UniformMatrix]:
     """The matrices [N, K] of a tensor [count, N, K], whose codes stand in rows [count * N]."""
-    if not isinstance(tensor, QuantizedMatrix):
+    if isinstance(tensor, np.ndarray):
         yield from tensor
         return
     num_rows = tensor.shape[0] // count

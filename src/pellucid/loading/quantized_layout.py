@@ -17,7 +17,6 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.facts.json_object import MAX_INTEGER, JsonObject
 from pellucid.inputs.parameter_checks import shown
 from pellucid.loading.checkpoint import Checkpoint
-from pellucid.loading.foreign.quantization_config import read_foreign_config
 from pellucid.loading.matrix_checkpoint import Matrices, StoredMatrix
 from pellucid.loading.quantization_settings import METHOD_KEY
 from pellucid.loading.safetensors_file import SafetensorsFile
@@ -61,9 +60,12 @@ def read_quantization_config(quantization: JsonObject) -> IntegerFormat | None:
     Raises:
         ValueError: nothing here reads them.
     """
-    if read_foreign_config(quantization) is not None:
-        return None
     if (method := quantization.values.get(METHOD_KEY)) != QUANT_METHOD:
+        # Imported here: few checkpoints need it.
+        from pellucid.loading.foreign.quantization_config import read_foreign_config
+
+        if read_foreign_config(quantization) is not None:
+            return None
         raise ValueError(
             f"{quantization.path}: {quantization.name or METHOD_KEY}: the weights are quantized by"
             f" {_method_name(method)}, which does not load: use the unquantized repository with quantization="

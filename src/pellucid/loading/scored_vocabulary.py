@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.loading.kept_merges import kept_merges
+
 
 @dataclass(frozen=True)
 class ScoredVocabulary:
@@ -30,10 +32,21 @@ class ScoredVocabulary:
         places = np.searchsorted(self._sorted_ids, list(ids.values()))
         return ScoredVocabulary(ids, self.scores[places], self.made[places])
 
+    def merges(self) -> list[tuple[str, str]]:
+        """As `MergingVocabulary.merges`."""
+        tokens = list(self.ids)
+        left, right = kept_merges(tokens, self.scores, self.made).T.tolist()
+        return list(zip(map(tokens.__getitem__, left), map(tokens.__getitem__, right), strict=True))
+
     @cached_property
+    def sizes(self) -> list[int]:
+        """As `MergingVocabulary.sizes`."""
+        return sorted({1, *map(int, np.flatnonzero(np.bincount(self.lengths[self.made])))})
+
+    @property
     def longest(self) -> int:
         """The characters of the longest token that merges make, 1 where they make none."""
-        return int((self.lengths * self.made).max(initial=1))
+        return max(self.sizes)
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:

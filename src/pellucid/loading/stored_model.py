@@ -15,10 +15,10 @@ from pellucid.models.family import WeightNames
 if TYPE_CHECKING:  # the library takes a while to import, and headers need none of it
     from tokenizers import Tokenizer
 
-    from pellucid.loading.scored_tokenizer import ScoredTokenizer
+    from pellucid.loading.partial_tokenizer import PartialTokenizer
 
 # Text to ids and back, without truncation and padding.
-TextTokenizer: TypeAlias = "Tokenizer | ScoredTokenizer"
+TextTokenizer: TypeAlias = "Tokenizer | PartialTokenizer"
 
 
 def whole_tokenizer(tokenizer: TextTokenizer) -> "Tokenizer":

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
 from pellucid.backends.quantization.formats import MatrixFormat
-from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.row_table import RowTable
 
 RowIndex: TypeAlias = slice | npt.NDArray[np.intp]
@@ -86,4 +85,4 @@ def as_floats(tensor: WeightMatrix) -> npt.NDArray[Any]:
     """The numbers that a tensor stands for."""
     if isinstance(tensor, JoinedMatrix):
         return np.concatenate([as_floats(part) for part in tensor.parts])
-    return tensor.dequantize() if isinstance(tensor, QuantizedMatrix) else tensor
+    return tensor if isinstance(tensor, np.ndarray) else tensor.dequantize()

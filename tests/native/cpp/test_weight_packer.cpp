@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,9 +37,14 @@ struct Fixture {
 
   PackedMatrix matrix() const { return {Format::kInt8Channel, kOutputs, kInputs}; }
   WeightSource source() const { return {codes.data(), scales.data()}; }
+  std::function<void(std::int64_t, std::int64_t)> packs(PackedMatrix& matrix) const {
+    return [&matrix, source = source()](std::int64_t begin, std::int64_t end) {
+      matrix.pack(source, begin, end);
+    };
+  }
   // No files: what is on the heap must not be given back. The bytes are counted all the same.
   Packing packing(PackedMatrix& matrix, std::size_t file_bytes) const {
-    return {&matrix, source(), {{codes.data() + 1, file_bytes}}, nullptr};
+    return {matrix.num_panels(), packs(matrix), {{codes.data() + 1, file_bytes}}, nullptr};
   }
 };
 
@@ -51,7 +57,7 @@ void test_it_packs() {
   for (int i = 0; i < 4; ++i) matrices.push_back(fixture.matrix());
   auto owner = std::make_shared<int>(0);
   {
-    WeightPacker packer;
+    WeightPacker packer(0);
     CHECK(packer.help(pool) == 0);  // nothing to do
     for (PackedMatrix& matrix : matrices) {
       Packing packing = fixture.packing(matrix, 100);
@@ -76,7 +82,7 @@ void test_help_is_counted() {
   for (const int num_threads : {1, 2}) {
     PackedMatrix matrix = fixture.matrix();  // 33 pieces
     ThreadPool pool(num_threads);
-    WeightPacker packer;
+    WeightPacker packer(1000);  // leaves all of it to helpers
     packer.add(fixture.packing(matrix, 100));
     int num_calls = 1;
     while (packer.help(pool) > 0) ++num_calls;
@@ -94,9 +100,9 @@ void test_nobody_waits_for_what_is_dropped() {
   std::vector<PackedMatrix> matrices;
   for (int i = 0; i < 20; ++i) matrices.push_back(fixture.matrix());
   {
-    WeightPacker packer;
+    WeightPacker packer(20 * kFileBytes);
     for (PackedMatrix& matrix : matrices) {
-      packer.add({&matrix, fixture.source(), {{file, kFileBytes}}, nullptr});
+      packer.add({matrix.num_panels(), fixture.packs(matrix), {{file, kFileBytes}}, nullptr});
     }
   }
   munmap(file, kFileBytes);

@@ -20,11 +20,13 @@ from pellucid.backends.native import (
     WeightBuffer,
     WeightFile,
     WeightPacker,
+    pack_block_weights,
     pack_weights,
     plan_weights,
     quantize_weights,
 )
 from pellucid.backends.ops import Matrix
+from pellucid.backends.quantization.blocks import BlockMatrix
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix
 from pellucid.backends.quantization.weights import check_scales
@@ -74,6 +76,8 @@ class CpuWeights(Weights):
         exchange: between the processes that have a share of the matrices each; None: this one has all.
     """
 
+    takes_blocks = True
+
     def __init__(
         self,
         kernels: Kernels,
@@ -94,7 +98,7 @@ class CpuWeights(Weights):
 
     def expect(self, num_bytes: int) -> None:
         """Until `finish`, matrices that are views of mapped files are packed on another thread."""
-        self._memory, self._packer = WeightBuffer(num_bytes), WeightPacker()
+        self._memory, self._packer = WeightBuffer(num_bytes), WeightPacker(num_bytes)
 
     @property
     def waiting_bytes(self) -> int:
@@ -174,6 +178,18 @@ class CpuWeights(Weights):
         activations: str,
         file: WeightFile | None = None,
     ) -> LinearWeights:
+        own_bias = None if bias is None else self.vector(bias)
+        memory = self._memory if file is None else file
+        if isinstance(weight, BlockMatrix):
+            may_wait = all(is_mapped(part.blocks) for part in weight.parts)
+            return pack_block_weights(
+                [(part.block_type, part.blocks, part.order) for part in weight.parts],
+                bias=own_bias,
+                activations=activations,
+                pool=self._pool,
+                memory=memory,
+                packer=self._packer if may_wait else None,
+            )
         parts: dict[str, Any] = {}
         if isinstance(weight, QuantizedMatrix):
             arrays = {name: np.ascontiguousarray(array) for name, array in weight.arrays.items()}
@@ -187,10 +203,10 @@ class CpuWeights(Weights):
             name,
             rows,
             **parts,
-            bias=None if bias is None else self.vector(bias),
+            bias=own_bias,
             activations=activations,
             pool=self._pool,
-            memory=self._memory if file is None else file,
+            memory=memory,
             packer=self._packer if may_wait else None,
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.base import JoinedHandle, Weights
-from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.joined_matrix import UniformMatrix, in_arrays
 from pellucid.backends.numpy.quantized import NumpyQuantizedMatrix, make_numpy_quantized
 from pellucid.backends.ops import HostArray
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -44,6 +44,7 @@ class NumpyWeights(Weights):
         self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
     ) -> NumpyWeight:
         own_bias = None if bias is None else self.vector(bias)
+        weight = in_arrays(weight)
         if isinstance(weight, QuantizedMatrix):
             if self._quantize_activations and rounds_activations:
                 return make_numpy_quantized(weight, own_bias)

@@ -131,6 +131,8 @@ def empty_matrix(
 def concatenate_rows(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
     """The rows of matrices in one format, one after the other."""
     first = matrices[0]
+    if len(matrices) == 1:
+        return first
     assert all(matrix.format == first.format for matrix in matrices)
     arrays = {
         name: np.concatenate([matrix.arrays[name] for matrix in matrices]) for name in first.arrays

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pellucid.backends.base import JoinedHandle, Weights
-from pellucid.backends.joined_matrix import UniformMatrix
+from pellucid.backends.joined_matrix import UniformMatrix, in_arrays
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -207,6 +207,7 @@ class TorchWeights(Weights):
         self, weight: UniformMatrix, bias: npt.NDArray[Any] | None, rounds_activations: bool
     ) -> TorchMatrix:
         own_bias = None if bias is None else self.vector(bias)
+        weight = in_arrays(weight)
         if isinstance(weight, QuantizedMatrix):
             self._count(sum(each.nbytes for each in weight.arrays.values()), weight.shape)
             arrays = {name: to_device(each, self._device) for name, each in weight.arrays.items()}

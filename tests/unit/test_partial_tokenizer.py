@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as HfTokenizer
 from pellucid.facts.json_object import JsonObject
 from pellucid.loading import gguf_tokenizer
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
-from pellucid.loading.scored_tokenizer import MAX_PARTIAL_CHARACTERS, ScoredTokenizer
+from pellucid.loading.partial_tokenizer import MAX_PARTIAL_CHARACTERS, PartialTokenizer
 from pellucid.loading.stored_model import whole_tokenizer
 from pellucid.text.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ def read(scores: dict[str, float], first: dict[str, TokenType], **others: Any) -
 @given(SCORES, st.booleans(), TEXTS)
 def test_ids_are_those_of_the_whole(scores: dict[str, float], has_bytes: bool, text: str) -> None:
     lazy = read(scores, FIRST | (BYTES if has_bytes else {}))
-    assert isinstance(lazy, ScoredTokenizer)
+    assert isinstance(lazy, PartialTokenizer)
     partial, whole = lazy.make_partial(text), lazy.make_whole()
     actual, expected = partial.encode(text), whole.encode(text)
     assert (actual.ids, actual.offsets) == (expected.ids, expected.offsets)
@@ -84,13 +84,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which calls have made a tokenizer."""
     calls: list[str] = []
     for name in ("make_partial", "make_whole"):
-        method = getattr(ScoredTokenizer, name)
+        method = getattr(PartialTokenizer, name)
 
         def counted(*args: Any, name: str = name, method: Any = method) -> Any:
             calls.append(name)
             return method(*args)
 
-        monkeypatch.setattr(ScoredTokenizer, name, counted)
+        monkeypatch.setattr(PartialTokenizer, name, counted)
     return calls
 
 
@@ -121,3 +121,50 @@ def test_what_depends_on_more_than_parts_is_whole(
     first: dict[str, TokenType], others: dict[str, Any]
 ) -> None:
     assert isinstance(read(ABC, first, **others), HfTokenizer)
+
+
+LETTERS = dict.fromkeys("abcĠĊÃ©ÌģĤĥ<>se", TokenType.NORMAL)
+WORDS = st.lists(
+    st.tuples(st.text("abcĠÃ©", min_size=1, max_size=2), st.text("abcĠÃ©", min_size=1, max_size=2)),
+    max_size=12,
+)
+
+
+@given(
+    WORDS,
+    st.sampled_from(["gpt-2", "llama-bpe", "qwen2"]),
+    st.text("abcé \n<s>e\u0301", max_size=16),
+)
+def test_listed_merges_make_the_same_ids(pairs: list[tuple[str, str]], pre: str, text: str) -> None:
+    """With regular expressions, with words that are taken whole, and with characters that are composed."""
+    results = {"".join(pair): TokenType.NORMAL for pair in pairs}
+    sides = dict.fromkeys((side for pair in pairs for side in pair), TokenType.NORMAL)
+    types = {"<s>": TokenType.CONTROL} | LETTERS | sides | results
+    values = {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": list(types),
+        "token_type": list(map(int, types.values())),
+        "merges": [" ".join(pair) for pair in pairs],
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
+    lazy = read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata)).hf_tokenizer
+    assert isinstance(lazy, PartialTokenizer)
+    actual, expected = lazy.encode(text), lazy.make_whole().encode(text)
+    assert (actual.ids, actual.offsets) == (expected.ids, expected.offsets)
+
+
+@pytest.mark.parametrize("merges", [["a b", "b c"], ["a b", "a"], ["a b", "a b b"], [" a b"]])
+def test_what_is_not_usual_is_whole_at_once(merges: list[str]) -> None:
+    """A merge of what is no token is refused before any text, and a side that has a space is no token here."""
+    values = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": ["a", "b", "c", "ab", "<s>"],
+        "merges": merges,
+    }
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
+    with pytest.raises(ValueError, match=r"no pair|not a tokenizer"):
+        read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata))

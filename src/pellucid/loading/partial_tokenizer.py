@@ -1,18 +1,40 @@
 """A tokenizer of a large vocabulary, which the tokenizers library makes when it is needed."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from tokenizers import AddedToken, Encoding, Tokenizer
-
-from pellucid.loading.scored_vocabulary import ScoredVocabulary
 
 # A tokenizer of one text takes some 20 microseconds for each character, the whole one of 262,144 tokens a second.
 MAX_PARTIAL_CHARACTERS = 8192  # of all texts that are encoded without the whole tokenizer
 
 
-class ScoredTokenizer:
-    """BPE by scores, with those methods of the library's tokenizers that pellucid calls.
+class MergingVocabulary(Protocol):
+    """Tokens that stand for text, and how they are merged."""
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Of the tokens, by their texts, in rising order."""
+        ...
+
+    @property
+    def sizes(self) -> Collection[int]:
+        """The characters of the tokens that a text can have, 1 among them."""
+        ...
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Both sides of each merge, in the order in which merges have precedence."""
+        ...
+
+    def part(self, texts: Iterable[str]) -> "MergingVocabulary":
+        """The tokens among `texts`, with those merges whose sides and results they are. `texts` hold all parts of each
+        of them."""
+        ...
+
+
+class PartialTokenizer:
+    """BPE, with those methods of the library's tokenizers that pellucid calls.
 
     Of a large vocabulary a text can only have the tokens that are parts of it. So the first short texts are
     encoded by a tokenizer of their parts each, which gives the ids of the whole one, and takes a millisecond.
@@ -20,12 +42,16 @@ class ScoredTokenizer:
 
     Args:
         vocabulary: all tokens.
+        tokens: their texts by id; ids whose text has another id stand for none.
         added: those that are found in a text before it is normalized; all of them are in the vocabulary, and no
             merge makes them.
         always: tokens that texts without these characters may have: bytes and the unknown token. No merge makes or
             joins them.
-        make: a tokenizer with some of the tokens, and some of the added ones. Its normalizer replaces each character
-            by itself.
+        make: a tokenizer with some of the tokens, and some of the added ones.
+        write: a text in the characters of tokens. Of each part of a text it writes a part of what it writes of the
+            whole, but where `composes`.
+        composes: whether neighbouring characters may become one. Texts with added tokens, beside which they do
+            not, are then encoded by the whole tokenizer.
 
     Attributes:
         decoder: of the whole tokenizer, and of each other.
@@ -33,18 +59,22 @@ class ScoredTokenizer:
 
     def __init__(
         self,
-        vocabulary: ScoredVocabulary,
+        vocabulary: MergingVocabulary,
+        tokens: Sequence[str],
         added: Sequence[AddedToken],
         always: Collection[str],
-        make: Callable[[ScoredVocabulary, Sequence[AddedToken]], Tokenizer],
+        make: Callable[[MergingVocabulary, Sequence[AddedToken]], Tokenizer],
+        write: Callable[[str], str],
+        composes: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
         self._added = added
         self._always = always
         self._make = make
-        self._tokens = dict(zip(vocabulary.ids.values(), vocabulary.ids, strict=True))
-        empty = make(vocabulary.part(()), ())
-        self._normalizer, self.decoder = empty.normalizer, empty.decoder
+        self._tokens = tokens
+        self._write = write
+        self._composes = composes
+        self.decoder = make(vocabulary.part(()), ()).decoder
         self._lock = threading.Lock()
         self._whole: Tokenizer | None = None
         self._num_characters = 0  # encoded without the whole tokenizer
@@ -59,7 +89,7 @@ class ScoredTokenizer:
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         special = self._special if skip_special_tokens else ()
-        tokens = (self._tokens.get(each) for each in token_ids if each not in special)
+        tokens = (self.id_to_token(each) for each in token_ids if each not in special)
         text: str = self.decoder.decode([token for token in tokens if token is not None])
         return text
 
@@ -67,13 +97,16 @@ class ScoredTokenizer:
         return self._vocabulary.ids.get(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        return self._tokens.get(token_id)
+        if not 0 <= token_id < len(self._tokens):
+            return None
+        token = self._tokens[token_id]
+        return token if self._vocabulary.ids.get(token) == token_id else None
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self._vocabulary.ids)
 
     def get_vocab_size(self) -> int:
-        return len(self._tokens)
+        return len(self._vocabulary.ids)
 
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
         return {self._vocabulary.ids[token.content]: token for token in self._added}
@@ -87,27 +120,27 @@ class ScoredTokenizer:
 
     def make_partial(self, text: str) -> Tokenizer:
         """A tokenizer that knows the tokens which this text can have."""
-        parts = _parts(self._normalizer.normalize_str(text), self._vocabulary.longest)
-        added = [token for token in self._added if token.content in text]
+        parts = _parts(self._write(text), self._vocabulary.sizes)
+        added = self._added_in(text)
         parts.update(self._always, (token.content for token in added))
         return self._make(self._vocabulary.part(parts), added)
 
     def _for(self, text: str) -> Tokenizer:
         if self._whole is None:
             self._num_characters += len(text)
-            if self._num_characters <= MAX_PARTIAL_CHARACTERS:
+            is_short = self._num_characters <= MAX_PARTIAL_CHARACTERS
+            if is_short and not (self._composes and self._added_in(text)):
                 return self.make_partial(text)
         return self.make_whole()
+
+    def _added_in(self, text: str) -> list[AddedToken]:
+        return [token for token in self._added if token.content in text]
 
     @property
     def _special(self) -> set[int]:
         return {each for each, token in self.get_added_tokens_decoder().items() if token.special}
 
 
-def _parts(text: str, longest: int) -> set[str]:
-    """All parts of a text of at most `longest` characters."""
-    return {
-        text[begin:end]
-        for begin in range(len(text))
-        for end in range(begin + 1, min(begin + longest, len(text)) + 1)
-    }
+def _parts(text: str, sizes: Iterable[int]) -> set[str]:
+    """All parts of a text that have one of these numbers of characters."""
+    return {text[at : at + size] for size in sizes for at in range(len(text) - size + 1)}
