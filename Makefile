@@ -179,7 +179,7 @@ mutants: $(VENV)/.mutants $(COVERAGE)/commit
 ifneq ($(filter csrc%,$(FOLDERS)),)
 	$(CMAKE_TESTS) -S $(MUTANT) -B $(MUTANT)/build/checked -DPELLUCID_SANITIZE=bounds -DSKBUILD=ON \
 	  -DPELLUCID_AVX512=$(if $(shell grep -m1 avx512_bf16 /proc/cpuinfo),ON,OFF) \
-	  -DCMAKE_CXX_FLAGS='-D_GLIBCXX_ASSERTIONS -ffunction-sections' \
+	  -DCMAKE_CXX_FLAGS='-D_GLIBCXX_ASSERTIONS -ffunction-sections -fsanitize-undefined-trap-on-error' \
 	  -DCMAKE_EXE_LINKER_FLAGS='-Wl,--gc-sections,--strip-all' -DCMAKE_MODULE_LINKER_FLAGS=-Wl,--strip-all \
 	  -DSKBUILD_SABI_COMPONENT= -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	$(BIN)/ninja -C $(MUTANT)/build/checked

@@ -349,6 +349,7 @@ PackedMatrix::PackedMatrix(Format format, std::int64_t num_outputs, std::int64_t
   shared_ = std::move(memory);
   std::byte* bytes = shared_ != nullptr ? shared_->take(num_bytes()) : nullptr;
   if (bytes == nullptr) {
+    shared_.reset();
     own_ = AlignedBuffer(num_bytes());
     bytes = own_.data();
   }
@@ -362,8 +363,9 @@ PackedMatrix PackedMatrix::without_memory(Format format, std::int64_t num_output
 }
 
 void PackedMatrix::note_read() const {
-  if (shared_ == nullptr || own_.data() != nullptr) return;
-  shared_->note_read(reinterpret_cast<const std::byte*>(panels_), num_bytes());
+  if (shared_ != nullptr) {
+    shared_->note_read(reinterpret_cast<const std::byte*>(panels_), num_bytes());
+  }
 }
 
 void PackedMatrix::pack(const WeightSource& source, std::int64_t panel_begin,

@@ -1,8 +1,8 @@
 // Runs a step of a program: which thread runs which rows and columns, and where threads wait for
 // each other.
 #include <algorithm>
-#include <chrono>
 
+#include "clock.h"
 #include "program.h"
 #include "require.h"
 #include "rounding.h"
@@ -22,11 +22,6 @@ bool goes_by_row(std::int64_t num_rows, std::int64_t num_threads) {
 std::int64_t count_row_blocks(std::int64_t num_rows, std::int64_t rows_per_block,
                               std::int64_t num_threads) {
   return num_threads * ceil_div(num_rows, rows_per_block * num_threads);
-}
-
-double seconds_now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 }  // namespace

@@ -73,9 +73,11 @@ void bind_runtime(nb::module_& m) {
       .def_ro("int8_ops_per_second", &Roofline::int8_ops_per_second)
       .def_ro("bf16_flops_per_second", &Roofline::bf16_flops_per_second)
       .def_ro("f32_flops_per_second", &Roofline::f32_flops_per_second);
-  m.def("measure_roofline", &measure_roofline, "kernels"_a, "pool"_a,
-        nb::call_guard<nb::gil_scoped_release>(),
-        "Reads memory and multiplies on all threads of the pool, for a second or two.");
+  m.def(
+      "measure_roofline",
+      [](const KernelTable& kernels, ThreadPool& pool) { return measure_roofline(kernels, pool); },
+      "kernels"_a, "pool"_a, nb::call_guard<nb::gil_scoped_release>(),
+      "Reads memory and multiplies on all threads of the pool, for a second or two.");
 }
 
 }  // namespace pellucid

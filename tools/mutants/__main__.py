@@ -160,7 +160,7 @@ def compiles(path: str, source: str) -> bool:
 def try_changes(
     options: argparse.Namespace, covering: CoveringTests, say: Callable[..., None], trials: Trials
 ) -> None:
-    tried, noticed = Counter[str](), Counter[str]()
+    tried, noticed, not_built = Counter[str](), Counter[str](), set[str]()
     is_cpp = any(it.startswith("csrc") for it in options.paths)
     native = NativeTrials(options.seconds) if is_cpp else None
     for path, change, changed in draw(options):
@@ -172,6 +172,9 @@ def try_changes(
             num_tests = len(tests)
         else:
             assert native
+            if not native.is_built(path):
+                not_built.add(path)
+                continue
             native_tests = {it for it in trials.tests if "tests/native" in it}
             tests = covering.in_order(path, native_tests, is_known=False)
             who, num_tests = native.who_notices(path, changed, tests)
@@ -186,6 +189,8 @@ def try_changes(
             break
     for folder, count in sorted(tried.items()):
         say(f"{folder:12} {noticed[folder]:4} of {count:4} noticed")
+    if not_built:
+        say(f"not built here: {', '.join(sorted(not_built))}")
     say(f"seed {options.seed}")
 
 

@@ -51,6 +51,11 @@ class NativeTrials:
             self._seconds[program] = known[digest]
         self._digests = {it: _digest(it) for it in self._seconds}
         self._passed, self._fail = set[str](), set[str]()  # of pytest's, without a mistake
+        _, self._dependencies = _run([*NINJA, "-t", "deps"], 60)
+
+    def is_built(self, path: str) -> bool:
+        """Not so what is for processors with other instructions than this machine's."""
+        return f"/{path}\n" in self._dependencies
 
     def who_notices(self, path: str, changed: str, tests: list[str]) -> tuple[str | None, int]:
         """The test that fails with this source and passes without, and how many programs are others with it: none

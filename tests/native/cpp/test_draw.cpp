@@ -1,5 +1,7 @@
 // Draws on every level are those of portable code, of vocabularies of any size; logits stay as they
-// are. What is drawn is compared with the definition in tests/native/test_draws.py.
+// are. The work of a draw, which no token shows, is counted. What is drawn is compared with the
+// definition in tests/native/test_draws.py.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +12,16 @@
 #include "check.h"
 #include "draw.h"
 #include "isa.h"
+
+namespace {
+
+std::int64_t num_noises, num_massed, num_peaked;  // logarithms of noise; tokens
+
+}  // namespace
+
+#define __builtin_frexp(number, exponent) (++num_noises, std::frexp(number, exponent))
+#include "draw.cpp"
+#include "kernels/sampling_table.h"
 
 namespace {
 
@@ -73,9 +85,52 @@ std::int64_t draw(const KernelTable& kernels, Case& own, pellucid::DrawScratch& 
   return token;
 }
 
+// Of few tokens the noise is computed in full, and few candidates are collected.
+void work_is_counted() {
+  KernelTable kernels{};
+  kernels.sampling = pellucid::sampling::kernels();
+  kernels.sampling.mass = [](const pellucid::Columns& columns) {
+    num_massed += columns.end - columns.begin;
+    return pellucid::sampling::mass(columns);
+  };
+  kernels.sampling.peak = [](const pellucid::Columns& columns) {
+    num_peaked += columns.end - columns.begin;
+    return pellucid::sampling::peak(columns);
+  };
+  std::vector<float> logits(50'000);
+  std::mt19937 random(0);
+  for (float& logit : logits) {
+    for (int i = 0; i < 12; ++i) logit += 4.0f * static_cast<float>(random() >> 8) * 0x1p-24f;
+  }
+  struct Work {
+    std::int64_t top_k;
+    double top_p;
+    float min_p;
+    double typical_p;
+    std::int64_t num_noises, num_massed, num_peaked;
+    std::size_t most_candidates;
+  };
+  for (const Work& own : {Work{0, 1.0, 0.0f, 1.0, 10, 0, 0, 0},
+                          {0, 0.1, 0.0f, 1.0, 19, 214'688, 0, 0},
+                          {0, 0.9, 0.0f, 1.0, 10, 49'152, 0, 0},
+                          {0, 1.0, 0.1f, 1.0, 2, 0, 0, 0},
+                          {40, 1.0, 0.0f, 1.0, 6, 0, 49'920, 64},
+                          {195, 1.0, 0.0f, 1.0, 9, 0, 49'920, 512},
+                          {196, 0.9, 0.0f, 1.0, 3, 0, 0, 65'536},
+                          {0, 1.0, 0.0f, 0.5, 6, 0, 0, 65'536}}) {
+    pellucid::DrawScratch scratch;
+    const Draw draw{{1, 2, 3, 4}, 1.4f, own.top_k, own.top_p, own.min_p, own.typical_p};
+    num_noises = num_massed = num_peaked = 0;
+    draw_token(kernels, logits.data(), 50'000, largest_of(logits), draw, scratch);
+    CHECK(num_noises == own.num_noises && num_massed == own.num_massed);
+    CHECK(num_peaked == own.num_peaked && scratch.candidates.capacity() <= own.most_candidates);
+  }
+}
+
 }  // namespace
 
 int main() {
+  work_is_counted();
   const KernelTable& portable = *pellucid::find_kernel_table("portable");
   for (const std::size_t vocab_size : {1, 31, 128, 129, 1000}) {
     pellucid::DrawScratch scratch;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "aligned_buffer.h"
 #include "check.h"
 #include "packed_matrix.h"
 #include "weight_file.h"
@@ -94,9 +95,21 @@ void test_directory_that_is_not_there() {
   CHECK(is_refused);
 }
 
+// From the heap, and from 2 MiB on in huge pages.
+void test_buffers() {
+  CHECK(AlignedBuffer(0).data() == nullptr);
+  for (const std::size_t size : {std::size_t{1}, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB}) {
+    AlignedBuffer memory(size);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    CHECK(address % (size < 2 * kMiB ? 64 : 2 * kMiB) == 0);
+    CHECK(memory.data()[0] == std::byte{0} && memory.data()[size - 1] == std::byte{0});
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_buffers();
   test_parts_are_apart();
   test_it_ends();
   test_matrices();
