@@ -138,6 +138,20 @@ def test_a_held_back_beginning_of_a_stop_string_is_let_out_at_the_end() -> None:
     assert output.outputs[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("stop", [[], ["!"]])
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_an_answer_that_ends_within_a_character_says_so(
+    is_aborted: bool, stop: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTokenizer, "token_bytes", lambda self, token_id: b"\xc3")
+    engine = fake_engine()
+    params = SamplingParams(max_tokens=9 if is_aborted else 2, ignore_eos=True, stop=stop)
+    output = engine.add_request([3], params)
+    deltas = engine.step() + engine.step()
+    deltas += engine.abort(output.request_id)
+    assert output.outputs[0].text == "".join(each.text for each in deltas) == "\ufffd\ufffd"
+
+
 def test_stop_token_ids() -> None:
     free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
     stop = free.token_ids[7]

@@ -56,14 +56,17 @@ def test_the_events_of_a_known_run() -> None:
         engine.add_request([2, 3], drawn, "pair"),
     ]
     deltas = engine.step()
-    told = SamplingParams(temperature=0.5, seed=1, max_tokens=9, prompt_logprobs=1, stop=",")
+    told = SamplingParams(temperature=0.5, seed=1, max_tokens=5, prompt_logprobs=1, stop=",")
     thinks = SamplingParams(temperature=0, max_tokens=6, thinking_token_budget=2, bad_words=["a"])
     outputs += [
-        engine.add_request([*trunk, 7], SamplingParams(temperature=0, max_tokens=20), "again"),
+        engine.add_request([*trunk, 7], SamplingParams(temperature=0, max_tokens=8), "again"),
         engine.add_request([9], BeamSearchParams(beam_width=2, max_tokens=3), "beams", priority=-1),
         engine.add_request([4] * 40, SamplingParams(max_tokens=30), "late", caller="a"),
         engine.add_request([5, 6] * 12, told, "told", cache_salt="s", priority=-2),
         engine.add_request([0, 31], thinks, "thinks", caller_weight=2.0),
+        engine.add_prepared(
+            engine.prepare([*trunk, 6, 9], told), "fork", continues=("long/0", len(trunk) + 1)
+        ),
     ]
     for _ in range(9):
         deltas += engine.step()
@@ -78,6 +81,7 @@ def test_the_events_of_a_known_run() -> None:
             row.pop(field, None)
         if "device" in row:
             del row["device"]["name"]
+    rows.append({"drafts": asdict(engine.speculation), "cache": asdict(engine.kv_cache_usage())})
     for output in outputs:
         output.ledger = None  # an event tells it
         own = [asdict(delta) for delta in deltas if delta.request_id == output.request_id]

@@ -14,6 +14,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import EventRecord, Level, RequestStateChanged
 from pellucid.outputs import RequestOutput
 from support.fake_model import fake_engine
+from support.ticking_clock import TICK, TickingClock
 
 PROMPT = [1, 2, 3, 4] * 16
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -94,6 +95,17 @@ def test_an_engine_with_nothing_else_to_do_waits_for_the_disk(tmp_path: Path) ->
     output = again.add_request(PROMPT, PARAMS)
     run(again)
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 48)
+
+
+def test_a_store_is_told_how_long_tokens_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, told = engine(tmp_path, clock=TickingClock()), []
+    store = first._core.prefix_store
+    monkeypatch.setattr(store, "note_computed", lambda *noted: told.append(noted))
+    first.add_request(PROMPT, PARAMS)
+    run(first)
+    assert told == [(64, TICK), *[(1, TICK)] * 5]
 
 
 def test_blocks_are_saved_in_the_step_that_fills_them(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class StepRecorder:
         Args:
             num_held_blocks: KV blocks that each of the scheduled requests holds.
         """
-        self._times, self._works = times, []
+        self._times, self._works, self._left_out = times, [], []
         self.last_steps.append((self._times, self._works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
         for scheduled, num_blocks in zip(scheduled_requests, num_held_blocks, strict=True):
@@ -120,7 +120,6 @@ class StepRecorder:
                 held[request_output.request_id] += num_blocks * self._bytes_per_block
                 num_bytes = held[request_output.request_id]
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
-        self._left_out = []
         if len(running) > len(self._works):
             in_step = {work.request_id for work in self._works}
             ids = (request.request_id for request in running)

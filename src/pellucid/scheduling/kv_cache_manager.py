@@ -493,8 +493,8 @@ class KVCacheManager:
             assert all(block.block_id < 0 for block in table.blocks[: table.num_freed])
             num_computed = table.request.num_computed_tokens
             assert num_computed <= len(table) * self.block_size
-            if num_computed:
-                assert table.num_freed <= self.needs.first_block(num_computed, table.window)
+            first_seen = self.needs.first_block(num_computed, table.window)
+            assert not num_computed or table.num_freed <= first_seen
         holders = [tables.request for tables in self._tables.values() if tables.first.blocks]
         if self.states is not None:
             self.states.check_integrity([request.request_id for request in holders])

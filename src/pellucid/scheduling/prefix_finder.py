@@ -173,8 +173,8 @@ class PrefixFinder:
     @property
     def least_to_read(self) -> int:
         """Blocks of memory that a read takes at least: a block of each group, and a snapshot."""
-        blocks_per_state = 0 if self._offload is None else self._offload.blocks_per_state
-        return len(self._needs.windows) + blocks_per_state
+        assert self._offload is not None  # or there is nothing to read from
+        return len(self._needs.windows) + self._offload.blocks_per_state
 
     def explain_miss(self, tables: RequestTables, num_tokens: int) -> PrefixMiss | None:
         """Why only `num_tokens` of a request were found; None if these are all that could be found."""
