@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -313,6 +314,18 @@ def test_closing_the_iterator_aborts() -> None:
         # In the order of the calls: the id is free again.
         stream = await engine.add_request(PROMPT, LONG, "mine")
         assert (await stream.complete()).outputs == alone(PROMPT, LONG).outputs
+
+    run(serve)
+
+
+def test_a_stream_that_its_reader_closes_ends_once() -> None:
+    async def serve(engine: AsyncLLMEngine) -> None:
+        stream, ends = await engine.add_request(PROMPT, LONG), []
+        stream.when_ended(lambda: ends.append("stream"))
+        stream.call_back(lambda delta: True, lambda: ends.append("reader"))
+        await stream.aclose()
+        await engine._thread.ask(int)  # the engine has aborted it, and said so
+        assert ends == ["stream", "reader"]
 
     run(serve)
 
@@ -649,11 +662,14 @@ def test_whatever_ends_the_engines_thread_ends_every_stream(
     engine = fake_engine()
     StepGate(engine)  # the requests are under way when it fails
 
-    def fail(*args: object, **kwargs: object) -> None:
-        raise error
-
     async def main() -> None:
         async_engine = AsyncLLMEngine(engine)
+        calls: list[Future[int]] = []
+
+        def fail(*args: object, **kwargs: object) -> None:
+            calls.append(async_engine._thread.call(int))
+            raise error
+
         forever = SamplingParams(max_tokens=None, ignore_eos=True)
         streams = [await async_engine.add_request(PROMPT, forever) for _ in range(3)]
         if where == "subscriber":
@@ -665,6 +681,8 @@ def test_whatever_ends_the_engines_thread_ends_every_stream(
             with pytest.raises(EngineStoppedError) as caught:
                 await end
             assert caught.value.__cause__ is error
+        with pytest.raises(EngineStoppedError):  # a call that waited meanwhile
+            await asyncio.wrap_future(calls[0])
         assert not async_engine.is_healthy
         assert async_engine.failure is error
         assert async_engine.num_unfinished_requests == 0
