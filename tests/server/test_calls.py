@@ -269,6 +269,7 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
     (path,) = tmp_path.iterdir()
     assert f"its last steps are in {path}" in caplog.text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith('{\n "report": 1,\n "time": ')
     report = json.loads(path.read_text())
     assert report["error"] == "TypeError" and "engine_core.py" in report["raised_at"][-2]
     assert report["message"] == "long" * 75

@@ -276,6 +276,9 @@ def test_steps_with_drafts_tell_what_they_cost_and_brought() -> None:
     steps = [record.event for record in records if isinstance(record.event, Step)]
     num_drafting = sum(step.draft_us == 250_000 for step in steps)
     assert output.ledger.drafting_seconds == 0.25 * num_drafting > 0
+    told = engine.speculation  # as it is now
+    engine._core.speculation.statistics.right_by_position[0] += 1
+    assert engine.speculation.right_by_position[0] == told.right_by_position[0] + 1
 
 
 class Failing(Proposer):

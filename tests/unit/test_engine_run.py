@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pellucid.engine.engine_events import Ceilings
+from pellucid.engine.inspection import AnswerSoFar
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import EventRecord, Level
@@ -14,6 +15,7 @@ from pellucid.speculation.proposers.proposer import Proposer
 from support.courses import plain
 from support.fake_model import fake_engine
 from support.golden_files import compare
+from support.kept_names import names_in
 from support.ticking_clock import TickingClock
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "engine_run.txt"
@@ -21,6 +23,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "engine_run.txt"
 
 class Drafts(Proposer):
     """Two right tokens of one request, and a wrong one."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    def forget(self, requests: Sequence[Request]) -> None:
+        self.forgotten += [request.request_id for request in requests]
 
     def propose(
         self, requests: Sequence[Request], max_drafts: Mapping[str, int]
@@ -34,6 +42,7 @@ class Drafts(Proposer):
 
 
 def test_the_events_of_a_known_run() -> None:
+    drafts = Drafts()
     engine = fake_engine(
         clock=TickingClock(),
         num_kv_blocks=6,
@@ -42,7 +51,7 @@ def test_the_events_of_a_known_run() -> None:
         max_num_seqs=3,
         max_num_batched_tokens=40,
         swap_space=2 * 16,
-        proposer=Drafts(),
+        proposer=drafts,
         num_threads=1,
         ceilings=Ceilings(1e6, 4e6),
     )
@@ -74,6 +83,11 @@ def test_the_events_of_a_known_run() -> None:
     deltas += engine.abort("late")
     while engine.has_unfinished_requests:
         deltas += engine.step()
+    engine.step()  # tells execution who has ended
+    look = AnswerSoFar(engine.prepare(trunk, told), 1, 0, [6, 10], cache_salt=None)
+    seen, tree = engine.inspector.logits(look), engine.inspector.prefix_tree()
+    names = {*drafts.forgotten, *(output.request_id for output in outputs)}
+    assert names_in(engine, names) <= {"DraftPolicy"}
     rows = [record.as_dict() for record in records]
     rows += [snapshot.fields_as_dict() for snapshot in snapshots]
     for row in rows:
@@ -81,6 +95,9 @@ def test_the_events_of_a_known_run() -> None:
             row.pop(field, None)
         if "device" in row:
             del row["device"]["name"]
+    stages = [[it.name, it.kept_mass, it.candidates.token_ids.tolist()] for it in seen.stages()]
+    look_at = {"drawn": seen.drawn, "cached": seen.cost.num_cached, "again": seen.cost.num_computed}
+    rows += [{"ended": drafts.forgotten}, {**look_at, "stages": stages}, *map(asdict, tree)]
     rows.append({"drafts": asdict(engine.speculation), "cache": asdict(engine.kv_cache_usage())})
     for output in outputs:
         output.ledger = None  # an event tells it

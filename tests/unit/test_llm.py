@@ -470,4 +470,6 @@ def test_an_engine_that_was_taken_without_waiting_is_nobody_elses() -> None:
     lock = FairLock()
     assert lock.try_acquire() and lock.is_mine and not lock.try_acquire()
     lock.release()
+    with lock._guard:  # where garbage is collected meanwhile
+        assert not lock.try_acquire()
     assert not lock.is_mine and lock.try_acquire()

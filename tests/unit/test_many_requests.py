@@ -112,6 +112,7 @@ def test_many_requests(request: pytest.FixtureRequest) -> None:
 
     assert watched.num_steps > num_requests // engine.scheduler.max_num_seqs
     assert watched.num_preempted > num_requests // 10_000
+    assert len(engine.last_steps) == 32
     assert_nothing_is_left(engine)
 
 

@@ -6,6 +6,7 @@ from pellucid.engine.request_maker import RequestMaker
 from pellucid.facts.model_config import LongRopeScaling, RopeConfig
 from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.scheduling.block import NO_SALT
 from pellucid.text.no_tokenizer import NoTokenizer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_model_config
 
@@ -29,6 +30,26 @@ def test_answers_share_all_but_their_stream_and_their_tokens() -> None:
     assert len({request.seed for request in requests}) == 1
     assert {(request.arrival_time, request.priority) for request in requests} == {(7.0, -1)}
     assert len({id(request.output_token_ids) for request in requests}) == 3
+
+
+def test_who_says_nothing_is_one_of_many() -> None:
+    engine, made = fake_engine(), maker()
+    prepared = made.prepare([1, 2], SamplingParams(), FakeClock())
+    engine.add_request([1, 2], SamplingParams())
+    engine.add_prepared(prepared)
+    for each in (*engine.scheduler.requests.values(), *made.make("r", prepared)):
+        assert (each.priority, each.caller, each.caller_weight) == (0, "", 1.0)
+        assert each.cache_salt == NO_SALT
+
+
+@pytest.mark.parametrize("weight", [0.00099, 1000.01, True, "1"])
+def test_a_bad_weight_is_refused(weight: object) -> None:
+    made = maker()
+    prepared = made.prepare([1], SamplingParams(), FakeClock())
+    for allowed in (0.001, 1000.0):
+        assert made.make("r", prepared, caller_weight=allowed)[0].caller_weight == allowed
+    with pytest.raises(ValueError, match=r"caller_weight=.*at least 0\.001 and at most 1000"):
+        made.make("r", prepared, caller_weight=weight)
 
 
 def test_every_salt_is_another_one() -> None:

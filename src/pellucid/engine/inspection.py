@@ -411,7 +411,6 @@ class Inspector:
                 raise NoBlocksError("looking at this token needs more free blocks; try again later")
             self._scheduler.free_slot(request)
             start = request.num_computed_tokens = manager.admit(plan).num_tokens
-            num_rows = request.num_tokens - start
             try:
                 self._runner.transfer(manager.take_block_ops())
             except Exception as error:
