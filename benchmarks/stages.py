@@ -18,11 +18,10 @@ from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from memory_use import fill, own_memory
-
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from support.memory_use import OwnMemory, fill, planned_bytes
 from support.stage_process import StageProcess
 
 PROMPT = 16  # tokens
@@ -47,7 +46,8 @@ def measure(args: argparse.Namespace, num_stages: int, key: Path, whole: LLMEngi
         stages = [StageProcess(str(key), model=args.model) for _ in range(num_stages)]
         for stage in stages:
             stack.callback(stage.kill)
-        before = [own_memory(stage.pid) for stage in stages]
+        memories = [OwnMemory(stage.pid) for stage in stages]
+        before = [memory.now() for memory in memories]
         engine = LLMEngine.from_config(
             EngineConfig(
                 stages=",".join(stage.address for stage in stages),
@@ -68,13 +68,14 @@ def measure(args: argparse.Namespace, num_stages: int, key: Path, whole: LLMEngi
             f" in one process {median(alone) * 1e3:.2f} ms; a boundary {boundary * 1e3:.2f} ms"
             f" (99th percentiles: {tails / num_stages * 1e3:.2f} ms apart)"
         )
+        for memory in memories:
+            memory.forget_peak()
         fill(engine)
         plans = engine.plan.of_machines()
-        for stage, first, (name, plan) in zip(stages, before, plans.items(), strict=False):
-            planned = plan.weights + plan.scratch + plan.kv_cache + plan.states
-            taken = own_memory(stage.pid) - first
+        for memory, first, (name, plan) in zip(memories, before, plans.items(), strict=False):
+            planned, taken = planned_bytes(plan), memory.peak() - first
             print(
-                f"  {name}: planned {planned / 1e6:.1f} MB, taken {taken / 1e6:.1f} MB"
+                f"  {name}: planned {planned / 1e6:.1f} MB, at most taken {taken / 1e6:.1f} MB"
                 f" ({taken / planned - 1:+.1%}), before {first / 1e6:.1f} MB"
             )
 

@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from statistics import median
 
-from memory_use import fill, own_memory
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pellucid.backends.cpu.ranks import join_ranks
 from pellucid.backends.native import Exchange
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from support.memory_use import OwnMemory, fill, planned_bytes
 
 PROMPT = 256  # tokens
 
@@ -60,8 +62,10 @@ def measure(args: argparse.Namespace) -> None:
         config = EngineConfig(num_threads=args.threads, tensor_parallel_size=args.ranks, **settings)
     # MPI takes some megabytes of its own before.
     exchange = join_ranks(args.ranks).exchange if args.measure > 1 else None
-    before = own_memory()
+    memory = OwnMemory()
+    before = memory.now()
     with closing(LLMEngine.from_config(config)) as engine:
+        memory.forget_peak()
         run(engine, args.batch, 8)
         num_calls = 0 if exchange is None else exchange.num_calls
         (prompt, *decoding), (_, *exchanging) = run(engine, args.batch, args.steps, exchange)
@@ -80,8 +84,8 @@ def measure(args: argparse.Namespace) -> None:
                     "exchange": median(exchanging) / max(1, calls),
                     "quickest exchange": min(exchanging) / max(1, calls),
                     "weights": plan.weights,
-                    "planned": plan.weights + plan.scratch + plan.kv_cache + plan.states,
-                    "taken": own_memory() - before,
+                    "planned": planned_bytes(plan),
+                    "taken": memory.peak() - before,
                 }
             )
         )
@@ -133,7 +137,7 @@ def main() -> None:
         )
         print(
             f"{name}: {planned / 1e6:.1f} MB planned, of which weights {weights / 1e6:.1f}; taken"
-            f" {taken / 1e6:.1f} MB ({taken / planned - 1:+.1%})"
+            f" at most {taken / 1e6:.1f} MB ({taken / planned - 1:+.1%})"
         )
 
 

@@ -1,7 +1,6 @@
 """A model whose matrices two processes of MPI have a share of each answers like one process, to the last bit."""
 
 import json
-import os
 import pickle
 import shutil
 import signal
@@ -19,13 +18,7 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from support.checkpoints import write_checkpoint
 from support.divided_run import answers
-
-TIMEOUT = 300.0  # seconds: a limit against hangs
-TESTS = Path(__file__).parents[1]
-MPIRUN = (
-    *("mpirun", "-n", "2", "--bind-to", "none", "--oversubscribe"),
-    *(("--allow-run-as-root",) if os.geteuid() == 0 else ()),
-)
+from support.mpi import TIMEOUT, mpirun
 
 SWAPPED = {
     "num_kv_blocks": 9,
@@ -35,22 +28,6 @@ SWAPPED = {
 }
 
 pytestmark = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
-
-
-def mpirun(*command: str, recovers: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs a command on two ranks.
-
-    Args:
-        recovers: whether the other rank stays when one is killed.
-    """
-    recovery = ("--enable-recovery",) if recovers else ()
-    return subprocess.run(
-        [*MPIRUN, *recovery, sys.executable, *command],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
 
 
 def command_line(*words: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
-from pellucid.backends.cpu.backend import unsupported_shape
+from pellucid.backends.cpu.backend import MAX_ROWS, unsupported_shape
 from pellucid.backends.native import cpu_info, kernel_levels
 from pellucid.facts.model_config import GatedDeltaNetConfig
 from pellucid.inputs.config import EngineConfig
@@ -60,6 +60,12 @@ def test_huge_pages_that_are_switched_off_are_a_warning(monkeypatch):
     monkeypatch.setattr("pellucid.backends.native.cpu_info", SmallPages)
     with pytest.warns(RuntimeWarning, match=r"transparent huge pages .* longer; .*madvise"):
         make_backend(EngineConfig(backend="cpu"))
+
+
+def test_programs_have_room_for_the_tokens_of_a_step():
+    few = EngineConfig(backend="cpu", max_num_seqs=2, max_model_len=32)
+    for config, rows in ((few, 64), (EngineConfig(backend="cpu"), MAX_ROWS)):
+        assert make_backend(config, _config(head_dim=16))._max_rows == rows
 
 
 def test_auto_says_why_it_falls_back_to_numpy(monkeypatch):

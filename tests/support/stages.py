@@ -15,8 +15,8 @@ from pellucid.stages.stage_server import StageServer
 KEY = b"a secret of all machines of a test"
 
 
-def write_key(directory: Path) -> str:
-    path = directory / "stages.key"
+def write_key(directory: Path | str) -> str:
+    path = Path(directory) / "stages.key"
     path.write_bytes(KEY)
     return str(path)
 

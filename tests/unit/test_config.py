@@ -139,3 +139,13 @@ def test_keys_that_become_codes_in_groups_need_blocks_of_whole_groups() -> None:
     for name, kv_format in KV_FORMATS.items():
         group = max(1, kv_format.open_positions)
         assert block_sizes(name) == tuple(size for size in BLOCK_SIZES if size % group == 0)
+
+
+def test_a_step_has_no_more_tokens_than_all_requests_together() -> None:
+    for knobs, most in (
+        ({}, 2048),
+        ({"max_num_seqs": 1}, 1000),  # the model's context
+        ({"max_num_seqs": 3, "max_model_len": 40}, 120),
+        ({"max_num_seqs": 3, "max_model_len": 40, "max_num_batched_tokens": 64}, 64),
+    ):
+        assert EngineConfig(**knobs).max_step_tokens(1000) == most

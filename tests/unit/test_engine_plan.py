@@ -62,13 +62,15 @@ def plan(models: EngineModels, available: int | None = None, **knobs: object):
 def test_a_plain_model(tmp_path) -> None:
     made = plan(EngineModels(needs()))
     assert (made.memory.weights, made.memory.states) == (5000, 0)
-    assert made.memory.scratch == 1000 + (3 + 64) * ROW
+    assert made.memory.scratch == 1000 + 64 * ROW  # each row is of a token
     assert made.max_extra_logits == 64  # as many as a step has tokens
     assert made.max_pending_blocks == 2 * (2 + 3)  # in both groups what a step fills, one more each
     assert (made.cache.state_slots, made.cache.open_slots, made.cache.num_states) == (None, None, 1)
     assert made.draft_cache is None and made.of_machines() == {}
     stored = plan(EngineModels(needs()), prefix_store=str(tmp_path))
     assert stored.memory.scratch - made.memory.scratch == 2 * 10 * 200
+    short = plan(EngineModels(needs()), max_model_len=5)
+    assert short.memory.scratch == 1000 + 3 * 5 * ROW
     per_request = made.memory.block_needs.most(100)
     small = plan(EngineModels(needs()), max_model_len=100, num_kv_blocks=2 * per_request + 1)
     assert (made.num_requests(100), small.num_requests(100)) == (3, 2)
@@ -79,7 +81,7 @@ def test_open_keys_have_slots_and_an_area() -> None:
     assert made.cache.open_slots == OpenSlots(4, 32)  # one more, for a look
     assert made.cache.num_states == 4
     assert made.memory.states == 4 * OPEN_KEYS
-    assert made.memory.scratch == 1000 + (3 + 64) * ROW + AREA
+    assert made.memory.scratch == 1000 + 64 * ROW + AREA
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_a_model_in_stages_has_the_blocks_that_fit_everywhere() -> None:
         (it.weights, it.scratch, it.bytes_per_block, it.states, it.available)
         for it in machines.values()
     ]
-    scratch = 1000 + (3 + 64) * ROW
+    scratch = 1000 + 64 * ROW
     assert sizes == [
         (1000, 300, 50, 0, 20_000),
         (2000, 200, 80, slots * 64, 9_000),

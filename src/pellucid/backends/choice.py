@@ -28,7 +28,8 @@ def make_backend(
     """The backend that `config` asks for. With "auto", a RuntimeWarning says why it is not the native one.
 
     Args:
-        config: `backend`, `device`, `num_threads`, `quantize_activations`, `max_num_batched_tokens`, `experts` matter.
+        config: `backend`, `device`, `num_threads`, `quantize_activations`, `experts`, and what bounds a step's tokens
+            matter.
         model: the model to run, because native kernels do not support every shape; None: any model.
         is_planned: whether the backend is only asked what a model takes; no other process is needed then.
 
@@ -41,10 +42,10 @@ def make_backend(
     if _computes_on_torch(config):
         return _make_torch_backend(config, isa)
     if config.backend == "cpu":
-        return _make_cpu_backend(config, isa, is_planned)
+        return _make_cpu_backend(config, model, isa, is_planned)
     if config.backend == "auto":
         if (reason := _why_not_native(model, isa)) is None:
-            return _make_cpu_backend(config, isa, is_planned)
+            return _make_cpu_backend(config, model, isa, is_planned)
         warnings.warn(
             f"backend='auto': {reason}: NumPy computes instead, many times slower",
             RuntimeWarning,
@@ -130,7 +131,9 @@ def _check_threads(num_threads: int | None, num_logical_cpus: int) -> None:
         )
 
 
-def _make_cpu_backend(config: EngineConfig, isa: str, is_planned: bool) -> Backend:
+def _make_cpu_backend(
+    config: EngineConfig, model: ModelConfig | None, isa: str, is_planned: bool
+) -> Backend:
     from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend
     from pellucid.backends.native import cpu_info
 
@@ -152,11 +155,12 @@ def _make_cpu_backend(config: EngineConfig, isa: str, is_planned: bool) -> Backe
         )
     if info.huge_pages is False:
         warnings.warn(HUGE_PAGES_ARE_OFF, RuntimeWarning, stacklevel=2)
+    max_rows = MAX_ROWS if model is None else config.max_step_tokens(model.context_length)
     return CpuBackend(
         num_threads,
         isa,
         config.quantize_activations,
-        max_rows=min(MAX_ROWS, config.max_num_batched_tokens),
+        max_rows=min(MAX_ROWS, max_rows),
         maps_experts=config.experts == "mapped",
         yields_cores=config.num_threads is None,
         ranks=ranks,

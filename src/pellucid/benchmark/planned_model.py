@@ -169,7 +169,7 @@ def _needs(
     parameters = PlannedParameters(backend.weights, find_formats, weight_format)
     decoder = decoder_class(model.architecture)(model, parameters, backend.ops)
     compiled = backend.compile(decoder, model)
-    scratch = compiled.scratch_bytes(settings.max_num_batched_tokens)
+    scratch = compiled.scratch_bytes(settings.max_step_tokens(model.context_length))
     return ModelNeeds(model, backend, parameters.num_bytes, scratch)
 
 

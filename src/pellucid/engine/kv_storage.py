@@ -108,7 +108,7 @@ def make_kv_storage(
 
 
 def _needs_of(model: LoadedModel, config: EngineConfig) -> ModelNeeds:
-    scratch = model.decoder.scratch_bytes(config.max_num_batched_tokens)
+    scratch = model.decoder.scratch_bytes(config.max_step_tokens(model.config.context_length))
     needs = ModelNeeds(model.config, model.backend, model.weight_bytes, scratch)
     if (parts := model.elsewhere) is None:
         return needs

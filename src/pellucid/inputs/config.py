@@ -148,6 +148,15 @@ class EngineConfig(CheckedFields):
         self._check_stages()
         self._check_ranks()
 
+    def max_step_tokens(self, context_length: int) -> int:
+        """Most tokens that a step can have: `max_num_batched_tokens`, or fewer where all requests together have fewer.
+
+        Args:
+            context_length: of the model.
+        """
+        longest = min(context_length, self.max_model_len or context_length)
+        return min(self.max_num_batched_tokens, self.max_num_seqs * longest)
+
     @property
     def shares_prefix_store(self) -> bool:
         """Whether the prefix store is a server."""

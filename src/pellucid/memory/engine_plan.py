@@ -396,10 +396,13 @@ def _other_formats(config: EngineConfig, model: ModelNeeds) -> dict[str, int]:
 
 def _max_extra_logits(config: EngineConfig, model: ModelConfig) -> int:
     fitting = MAX_EXTRA_LOGITS_BYTES // (model.vocab_size * LOGIT_BYTES)
-    return max(1, min(fitting, config.max_num_batched_tokens))
+    return max(1, min(fitting, config.max_step_tokens(model.context_length)))
 
 
 def _scratch_bytes(config: EngineConfig, model: ModelNeeds, max_extra_logits: int) -> int:
     """Bytes of the activations between ops and of the rows of logits, in the largest step."""
-    max_rows = config.max_num_seqs + max_extra_logits
+    # Each is of a token of the step.
+    max_rows = min(
+        config.max_num_seqs + max_extra_logits, config.max_step_tokens(model.config.context_length)
+    )
     return model.scratch_bytes + max_rows * model.config.vocab_size * LOGIT_BYTES

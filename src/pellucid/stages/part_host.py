@@ -137,11 +137,12 @@ class PartHost:
         self._model = model = load_model(config, backend=backend, layers=layers)
         weights = model.decoder.step_weights
         sizes = model.config, config.block_size, config.kv_cache_dtype
+        max_tokens = config.max_step_tokens(model.config.context_length)
         of_one = backend.make_kv_cache(model.config, 1, config.block_size, config.kv_cache_dtype)
         return Loaded(
             available=backend.available_memory(),
             weight_bytes=model.weight_bytes,
-            scratch_bytes=model.decoder.scratch_bytes(config.max_num_batched_tokens),
+            scratch_bytes=model.decoder.scratch_bytes(max_tokens),
             bytes_per_block=backend.kv_bytes_per_block(*sizes),
             bytes_per_state=of_one.bytes_per_state,
             layer_bytes=weights.layer_bytes,
