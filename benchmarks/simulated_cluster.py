@@ -22,7 +22,7 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.scheduler_output import SchedulerOutput
-from pellucid.stages.staged_decoder import ROWS_TOGETHER
+from pellucid.stages.messages import ROWS_TOGETHER
 
 ANSWER_TOKEN = 0
 Positions = tuple[int, int]  # of a request in a step: start, end

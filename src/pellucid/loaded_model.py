@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
-from pellucid.backends.ops import Decoder, KVCache, Ops
+from pellucid.backends.ops import Decoder, ForwardBatch, KVCache, Ops
+from pellucid.execution.attention_lens import AttentionCapture, AttentionStep
 from pellucid.execution.engine_identity import EngineIdentity, make_identity
 from pellucid.facts.host_memory import give_back_free_memory
 from pellucid.facts.model_config import ModelConfig
@@ -66,12 +67,20 @@ class PartsElsewhere(Protocol):
         """
         ...
 
+    def beside(self, block_size: int, kv_cache_dtype: str) -> "PartsElsewhere":
+        """The same parts for another engine, with a KV cache of its own in this format."""
+        ...
+
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+        """As `LoadedModel.see_attention`."""
+        ...
+
     def take_loss(self) -> Exception | None:
         """Why the contents of all blocks are gone since the last call; None: they are not."""
         ...
 
     def close(self) -> None:
-        """Lets the other machines go."""
+        """Lets the other machines go; of parts `beside` others, frees the cache alone."""
         ...
 
 
@@ -109,6 +118,44 @@ class LoadedModel:
     @property
     def file_format(self) -> str:
         return file_format_of(self.path)
+
+    def beside(self, block_size: int, kv_cache_dtype: str) -> "LoadedModel":
+        """The same weights for another engine, whose KV cache has this format."""
+        if self.elsewhere is None:
+            return self
+        return replace(self, elsewhere=self.elsewhere.beside(block_size, kv_cache_dtype))
+
+    def make_kv_cache(
+        self, num_blocks: int, block_size: int, kv_cache_dtype: str, num_state_slots: int = 1
+    ) -> KVCache:
+        """The cache of all layers, in the format that `elsewhere` has been told. Errors are those of
+        `PartsElsewhere.make_kv_cache`."""
+        if self.elsewhere is not None:
+            return self.elsewhere.make_kv_cache(num_blocks, num_state_slots)
+        return self.backend.make_kv_cache(
+            self.config, num_blocks, block_size, kv_cache_dtype, num_state_slots
+        )
+
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+        """Computes a step with a decoder that shows what its last row attends to.
+
+        Raises:
+            ValueError: random weights have no second decoder.
+        """
+        if self.elsewhere is not None:
+            return self.elsewhere.see_attention(batch, kv_cache)
+        if self.decoder_on is None:
+            raise ValueError("attention: a model of random weights has no second decoder")
+        ops = self.backend.ops
+        capture = AttentionCapture(ops)
+        decoder = self.decoder_on(cast(Ops, capture))
+        rows = decoder.forward(self.backend.batch(batch), kv_cache)
+        return AttentionStep(ops.to_host(rows), capture.calls)
+
+    def close(self) -> None:
+        """Lets other machines go."""
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def identity(self, config: EngineConfig) -> EngineIdentity:
         """Of an engine with this model. The first engine of a checkpoint without SHA256SUMS reads all of its files.

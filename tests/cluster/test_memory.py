@@ -1,7 +1,6 @@
 """A process takes the memory that was planned for it: alone, as a rank, as a stage, and as the engine of stages."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.checkpoints import write_checkpoint
-from support.mpi import TESTS, TIMEOUT, mpirun
+from support.mpi import HAS_MPI, TESTS, TIMEOUT, mpirun
 
 # Much of each part: a large vocabulary has rows of logits, wide heads have KV cache and scratch.
 SHAPE = {
@@ -36,7 +35,7 @@ SETTINGS = {
 def test_what_is_planned_is_taken(how: str, tmp_path: Path) -> None:
     """With a full batch, a full cache and as many rows of logits as a step may have. What modules take that loading
     imports, 7 MB, is not planned."""
-    if how == "ranks" and shutil.which("mpirun") is None:
+    if how == "ranks" and not HAS_MPI:
         pytest.skip("needs mpirun")
     model = write_checkpoint(tmp_path / "model", "llama", dtype="bfloat16", config_overrides=SHAPE)
     settings = {**SETTINGS, "model": str(model)}

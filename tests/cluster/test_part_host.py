@@ -1,13 +1,16 @@
 """What a stage does with messages that an engine would not send: each gets a reply, and none harms the process."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pellucid.backends.ops import ForwardBatch
 from pellucid.inputs.config import EngineConfig
+from pellucid.loaded_model import load_model
 from pellucid.stages.messages import (
     Allocate,
     Compute,
@@ -16,6 +19,7 @@ from pellucid.stages.messages import (
     CopyState,
     Done,
     Failed,
+    Free,
     Load,
     Loaded,
     Prepare,
@@ -33,6 +37,7 @@ from support.batches import Share, forward_batch
 from support.checkpoints import write_checkpoint
 
 NUM_BLOCKS, NUM_SLOTS, BLOCK = 8, 2, 16
+FORMAT = BLOCK, "f32"
 SETTINGS = EngineConfig(backend="cpu", block_size=BLOCK, kv_cache_dtype="f32", max_model_len=64)
 
 
@@ -50,14 +55,14 @@ def host(tmp_path: Path) -> PartHost:
     host = PartHost(OwnSettings(str(model), num_threads=1))
     assert isinstance(host.answer(Prepare(SETTINGS)), Prepared)
     assert isinstance(host.answer(Load(0, 4)), Loaded)
-    assert host.answer(Allocate(NUM_BLOCKS, NUM_SLOTS)) == Done()
+    assert host.answer(Allocate(0, NUM_BLOCKS, NUM_SLOTS, *FORMAT)) == Done()
     return host
 
 
 def step(num_tokens: int = 20) -> Compute:
     """Tokens of one request from its first on, in blocks 3 and 5."""
     share = Share(list(range(4, 4 + num_tokens)), 0, num_tokens, [3, 5], state_slot=1)
-    return compute_message(forward_batch([share], BLOCK), [0], None)
+    return compute_message(forward_batch([share], BLOCK), [0], None, 0)
 
 
 ARRAYS = (
@@ -90,34 +95,70 @@ def test_numbers_out_of_range(host: PartHost, name: str) -> None:
 
 def test_messages_in_another_order_and_of_other_sizes(host: PartHost) -> None:
     expected = host.answer(step())
-    [block] = contents(host, ReadBlocks([3]))
-    [state] = contents(host, ReadState(1))
+    [block] = contents(host, ReadBlocks(0, [3]))
+    [state] = contents(host, ReadState(0, 1))
     wrong: list[ToStage] = [
         Load(0, 4),
-        Allocate(0, 1),
-        Allocate(1, 0),
-        ReadBlocks([NUM_BLOCKS]),
-        ReadBlocks([-1]),
-        WriteBlocks([3], [block[:-1]]),
-        WriteBlocks([3], []),
-        WriteBlocks([NUM_BLOCKS], [block]),
-        CopyBlocks([0], [NUM_BLOCKS]),
-        CopyBlocks([0, 1], [2]),
-        CopyState(0, NUM_SLOTS),
-        ReadState(-1),
-        WriteState(NUM_SLOTS, state),
-        WriteState(1, state + b"\0"),
-        compute_message(two_groups(), [0, 1], None),
-        compute_message(two_groups(), [0], bytes(4 * 64)),
+        Allocate(0, 0, 1, *FORMAT),
+        Allocate(0, 1, 0, *FORMAT),
+        Allocate(1, 1, 1, 7, "f32"),
+        Allocate(1, 1, 1, BLOCK, "int5"),
+        ReadBlocks(0, [NUM_BLOCKS]),
+        ReadBlocks(0, [-1]),
+        WriteBlocks(0, [3], [block[:-1]]),
+        WriteBlocks(0, [3], []),
+        WriteBlocks(0, [NUM_BLOCKS], [block]),
+        CopyBlocks(0, [0], [NUM_BLOCKS]),
+        CopyBlocks(0, [0, 1], [2]),
+        CopyState(0, 0, NUM_SLOTS),
+        ReadState(0, -1),
+        WriteState(0, NUM_SLOTS, state),
+        WriteState(0, 1, state + b"\0"),
+        compute_message(two_groups(), [0, 1], None, 0),
+        compute_message(two_groups(), [0], memoryview(bytes(4 * 64)), 0),
+        ReadBlocks(1, [3]),
     ]
     for message in wrong:
         assert isinstance(host.answer(message), Failed), message
-    assert host.answer(WriteBlocks([3], [block])) == Done()
-    assert host.answer(WriteState(1, state)) == Done()
+    assert host.answer(WriteBlocks(0, [3], [block])) == Done()
+    assert host.answer(WriteState(0, 1, state)) == Done()
     assert host.answer(step()) == expected
     host.close()
-    for message in (step(), ReadBlocks([0]), Load(0, 4), Allocate(1, 1)):
+    for message in (step(), ReadBlocks(0, [0]), Load(0, 4), Allocate(0, 1, 1, *FORMAT)):
         assert isinstance(host.answer(message), Failed)
+
+
+def test_caches_beside_each_other(host: PartHost) -> None:
+    """Each has its own contents and format; a number that is free again names none."""
+    expected, state = host.answer(step()), contents(host, ReadState(0, 1))
+    beside = structs.replace(step(), cache=7)
+    assert host.answer(Allocate(7, NUM_BLOCKS, NUM_SLOTS, 32, "int8")) == Done()
+    assert isinstance(host.answer(beside), Rows)
+    assert contents(host, ReadState(0, 1)) == state and contents(host, ReadState(7, 0)) != state
+    assert len(contents(host, ReadBlocks(7, [3]))[0]) < 2 * len(
+        contents(host, ReadBlocks(0, [3]))[0]
+    )
+    assert host.answer(Free(7)) == host.answer(Free(7)) == Done()
+    assert isinstance(host.answer(beside), Failed)
+    assert host.answer(step()) == expected
+
+
+def test_rows_that_come_and_go_are_planned(tmp_path: Path) -> None:
+    """Beside the program: a piece that goes, as numbers and as a frame; all rows of a step, where they come."""
+    model = write_checkpoint(tmp_path, "llama", config_overrides={"num_hidden_layers": 6})
+    settings = replace(SETTINGS, max_model_len=128, max_num_seqs=8)  # at most 1,024 tokens
+    host = PartHost(OwnSettings(str(model), num_threads=1))
+    sizes, programs = [], []
+    for layers in ((0, 2), (2, 4), (4, 6)):
+        host.answer(Prepare(settings))
+        reply = host.answer(Load(*layers))
+        assert isinstance(reply, Loaded)
+        part = load_model(replace(settings, model=str(model), num_threads=1), layers=range(*layers))
+        sizes.append(reply.scratch_bytes)
+        programs.append(part.decoder.scratch_bytes(1024))
+    row = 4 * part.config.hidden_size
+    rows = [taken - program for taken, program in zip(sizes, programs, strict=True)]
+    assert rows == [2 * 512 * row, (1024 + 2 * 512) * row, 1024 * row]
 
 
 @pytest.mark.parametrize("layers", [(0, 0), (4, 3), (-1, 4), (0, 9), (2, 4), (0, 1)])

@@ -15,7 +15,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.speculation.proposers.proposer import Proposer
-from pellucid.stages.staged_decoder import ROWS_TOGETHER
+from pellucid.stages.messages import ROWS_TOGETHER
 from pellucid.stages.staged_model import load_staged_model
 from support.checkpoints import FAMILIES, checkpoint_config, text_config, write_checkpoint
 from support.fake_model import FakeClock

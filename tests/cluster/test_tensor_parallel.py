@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from support.checkpoints import write_checkpoint
 from support.divided_run import answers
-from support.mpi import TIMEOUT, mpirun
+from support.mpi import HAS_MPI, TIMEOUT, mpirun
 
 SWAPPED = {
     "num_kv_blocks": 9,
@@ -27,7 +26,7 @@ SWAPPED = {
     "enable_prefix_caching": False,
 }
 
-pytestmark = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+pytestmark = pytest.mark.skipif(not HAS_MPI, reason="needs mpirun")
 
 
 def command_line(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,11 +1,13 @@
 """Runs Python on two ranks of MPI."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 TIMEOUT = 300.0  # seconds: a limit against hangs
+HAS_MPI = shutil.which("mpirun") is not None
 TESTS = Path(__file__).parents[1]
 MPIRUN = (
     *("mpirun", "-n", "2", "--bind-to", "none", "--oversubscribe"),

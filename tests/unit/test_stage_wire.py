@@ -152,7 +152,7 @@ def batch() -> ForwardBatch:
 def test_a_step_survives_its_message() -> None:
     """With the block tables of some groups, and the rows of the stage before."""
     rows = np.arange(8, dtype=np.float32)
-    message = compute_message(batch(), [0, 2], rows.tobytes())
+    message = compute_message(batch(), [0, 2], memoryview(rows.tobytes()), 0)
     found = batch_of(decode_to_stage(encode(message)), hidden_size=2)
     expected = batch()
     for name in ("token_ids", "positions", "rope_lens", "query_start", "seq_lens", "state_slots"):
@@ -184,7 +184,7 @@ def test_a_step_survives_its_message() -> None:
     ],
 )
 def test_sizes_that_contradict_each_other_are_refused(field: str, value: object) -> None:
-    message = compute_message(batch(), [0, 1, 2], bytes(32))
+    message = compute_message(batch(), [0, 1, 2], memoryview(bytes(32)), 0)
     setattr(message, field, value)
     with pytest.raises(ValueError, match=r"must"):
         batch_of(decode_to_stage(encode(message)), hidden_size=2)
@@ -192,7 +192,14 @@ def test_sizes_that_contradict_each_other_are_refused(field: str, value: object)
 
 @pytest.mark.parametrize(
     "frame",
-    [b"", b"\x80", b"\xc1", b"\x81\xa4type\xa3Run", encode(Hello("1")), encode(Rows(b"", 0))],
+    [
+        b"",
+        b"\x80",
+        b"\xc1",
+        b"\x81\xa4type\xa3Run",
+        encode(Hello("1")),
+        encode(Rows(memoryview(b""), 0)),
+    ],
 )
 def test_other_messages_are_refused(frame: bytes) -> None:
     with pytest.raises(ValueError, match="no message of an engine"):

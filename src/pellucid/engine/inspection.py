@@ -9,19 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pellucid.backends.numpy.dimension_codes import round_group
 from pellucid.backends.numpy.kv_codes import quantize_rows, restore_rows
-from pellucid.backends.ops import BlockBytes, HostArray, KVCache, Ops
+from pellucid.backends.ops import BlockBytes, HostArray, KVCache
 from pellucid.engine.kv_divergence import DivergenceMeter
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
 from pellucid.execution.attention_lens import (
     AttentionCall,
-    AttentionCapture,
     attention_output,
     attention_weights,
 )
@@ -345,18 +343,12 @@ class Inspector:
 
     def attention(self, answer: AnswerSoFar) -> SeenAttention:
         """What the last token of an answer attends to. Errors are those of `logits`."""
-        if self.model.decoder_on is None:
-            raise ValueError(
-                "attention: a model of random weights, or of which other machines compute layers, has no second decoder"
-            )
-        capture = AttentionCapture(self.model.backend.ops)
-        decoder = self.model.decoder_on(cast(Ops, capture))
         request = self._request(answer)
         with self._blocks_for(request) as scheduled:
             started = time.perf_counter()
             tables = self._manager.block_tables(request)
             batch = build_forward_batch([scheduled], [tables], self._manager.block_size)
-            decoder.forward(self.model.backend.batch(batch), self._cache)
+            step = self.model.see_attention(batch, self._cache)
             blocks = [self._read_blocks(table) for table in tables]
             own_groups = {}
             if size := self._open_positions:
@@ -366,7 +358,7 @@ class Inspector:
                 }
             cost = _cost(scheduled, time.perf_counter() - started)
         return SeenAttention(
-            dict(zip(self._places, capture.calls, strict=True)),
+            dict(zip(self._places, step.calls, strict=True)),
             cost,
             {layer: blocks[place.group] for layer, place in self._places.items()},
             own_groups,

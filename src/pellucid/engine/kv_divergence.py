@@ -1,6 +1,7 @@
 """How far a format of the KV cache moves the distribution of the next token."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,19 +95,20 @@ def _logits_in_steps(
 ) -> Iterator[Array]:
     """[tokens of a step, V], of each step."""
     num_groups, num_blocks = len(kv_groups(model.config)), -(-len(token_ids) // _BLOCK_SIZE)
-    kv_cache = model.backend.make_kv_cache(
-        model.config, num_groups * num_blocks, _BLOCK_SIZE, kv_cache_dtype
-    )
+    own_model = model.beside(_BLOCK_SIZE, kv_cache_dtype)
+    kv_cache = own_model.make_kv_cache(num_groups * num_blocks, _BLOCK_SIZE, kv_cache_dtype)
     tables = tuple(
         tuple(range(group * num_blocks, (group + 1) * num_blocks)) for group in range(num_groups)
     )
-    for start in range(0, len(token_ids), _STEP_TOKENS):
-        own = token_ids[start : start + _STEP_TOKENS]
-        step = ScheduledRequest(
-            *("text", start, start + len(own), own, 0, 0, (), len(token_ids), 0),
-            prompt_logprob_rows=range(len(own)),
-        )
-        yield model.decoder.forward(build_forward_batch([step], [tables], _BLOCK_SIZE), kv_cache)
+    with closing(own_model):
+        for start in range(0, len(token_ids), _STEP_TOKENS):
+            own = token_ids[start : start + _STEP_TOKENS]
+            step = ScheduledRequest(
+                *("text", start, start + len(own), own, 0, 0, (), len(token_ids), 0),
+                prompt_logprob_rows=range(len(own)),
+            )
+            batch = build_forward_batch([step], [tables], _BLOCK_SIZE)
+            yield model.decoder.forward(batch, kv_cache)
 
 
 def _log_softmax(logits: Array) -> Array:

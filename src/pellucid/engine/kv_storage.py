@@ -122,10 +122,8 @@ def _available_memory(model: LoadedModel) -> int | None:
 
 
 def _make_kv_cache(config: EngineConfig, model: LoadedModel, plan: CachePlan) -> KVCache:
-    if model.elsewhere is not None:
-        return model.elsewhere.make_kv_cache(plan.num_blocks, plan.num_states)
-    return model.backend.make_kv_cache(
-        model.config, plan.num_blocks, config.block_size, config.kv_cache_dtype, plan.num_states
+    return model.make_kv_cache(
+        plan.num_blocks, config.block_size, config.kv_cache_dtype, plan.num_states
     )
 
 

@@ -169,8 +169,7 @@ class LLMEngine:
                     (on_note or _warn)(sentence)
                 return cls(config, model, bus=bus, draft=draft)
             except BaseException:
-                if model.elsewhere is not None:
-                    model.elsewhere.close()
+                model.close()
                 raise
 
     @cached_property
@@ -219,8 +218,7 @@ class LLMEngine:
         A process that ends without this call writes them too.
         """
         self._close_storage()
-        if self.model.elsewhere is not None:
-            self.model.elsewhere.close()
+        self.model.close()
 
     @property
     def unfinished_request_ids(self) -> Collection[str]:

@@ -37,8 +37,12 @@ class SideEngine:
         """
 
         def make() -> LLMEngine:
-            model = thread.engine.model
-            return LLMEngine(config, model, draft=load_draft_model(config, model))
+            model = thread.engine.model.beside(config.block_size, config.kv_cache_dtype)
+            try:
+                return LLMEngine(config, model, draft=load_draft_model(config, model))
+            except BaseException:
+                model.close()
+                raise
 
         return cls(thread, await thread.ask(make))
 

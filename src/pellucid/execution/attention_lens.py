@@ -4,8 +4,9 @@ Fused kernels do not store attention weights. So the query of one row is stored 
 weights of this row are computed again from the same keys that the kernel read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,18 @@ class AttentionCall:
     sliding_window: int | None
     softcap: float | None
     sinks: HostArray | None
+
+
+class AttentionStep(NamedTuple):
+    """A step of which the attention of the last row was seen.
+
+    Attributes:
+        rows: what the decoder returned: logits, or of a part of a model its rows.
+        calls: one for each layer with attention, in order.
+    """
+
+    rows: HostArray
+    calls: Sequence[AttentionCall]
 
 
 class AttentionCapture:

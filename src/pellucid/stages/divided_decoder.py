@@ -1,7 +1,9 @@
 """A decoder of which several processes compute a share of each matrix product."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
 
 from pellucid.backends.base import (
     Backend,
@@ -17,8 +19,10 @@ from pellucid.backends.drawing import DrawTable
 from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.stages.divided_kv_cache import DividedKVCache
 from pellucid.stages.link import StageLink, ask_all, reply_of
-from pellucid.stages.messages import FromStage, Rows, compute_message
+from pellucid.stages.messages import Compute, FromStage, Rows, compute_message
 from pellucid.stages.repeated_kv_cache import RepeatedKVCache
+
+Result = TypeVar("Result")
 
 
 class DividedDecoder(CompiledDecoder):
@@ -60,34 +64,55 @@ class DividedDecoder(CompiledDecoder):
             RuntimeError: a rank could not compute the step.
         """
         assert isinstance(kv_cache, DividedKVCache | RepeatedKVCache)
-        message = compute_message(batch, range(len(batch.block_tables)), None)
-        asked = ask_all(self._links, lambda _: message)
-        for each in asked:
-            each.add_done_callback(self._stop_if_failed)
-        try:
-            logits = self._own.step(batch, kv_cache.own, draws)
-        except BaseException:
-            self._backend.stop_waiting()
-            for link, each in zip(self._links, asked, strict=True):
-                if not each.done():
-                    link.close()  # which ends that rank's step
-            self._raise_loss(asked)
-            raise
-        for each in asked:
-            reply_of(each, Rows)
-        return logits
+        message = compute_message(batch, range(len(batch.block_tables)), None, kv_cache.number)
+        own = partial(self._own.step, batch, kv_cache.own, draws)
+        return compute_together(self._links, message, self._backend, own)
 
     def summarize_rows(
         self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
     ) -> list[RowSummary | None]:
         return self._own.summarize_rows(rows, questions)
 
-    def _stop_if_failed(self, reply: "Future[FromStage]") -> None:
-        if reply.exception() is not None:
-            self._backend.stop_waiting()
 
-    def _raise_loss(self, asked: "Sequence[Future[FromStage]]") -> None:
-        """Says which rank has gone, where that is why this process could not go on."""
-        for each in asked:
-            if each.done() and isinstance(error := each.exception(), BlocksLostError):
-                raise error
+def compute_together(
+    links: Sequence[StageLink], message: Compute, backend: Backend, own: Callable[[], Result]
+) -> Result:
+    """What this process computes of a step while the other ranks compute theirs.
+
+    Args:
+        links: to the other ranks.
+        message: the step.
+        backend: of this process.
+        own: computes the step here.
+
+    Raises:
+        BlocksLostError: a rank has gone.
+        RuntimeError: a rank could not compute the step.
+    """
+
+    def stop_if_failed(reply: "Future[FromStage]") -> None:
+        if reply.exception() is not None:
+            backend.stop_waiting()
+
+    asked = ask_all(links, lambda _: message)
+    for each in asked:
+        each.add_done_callback(stop_if_failed)
+    try:
+        result = own()
+    except BaseException:
+        backend.stop_waiting()
+        for link, each in zip(links, asked, strict=True):
+            if not each.done():
+                link.close()  # which ends that rank's step
+        _raise_loss(asked)
+        raise
+    for each in asked:
+        reply_of(each, Rows)
+    return result
+
+
+def _raise_loss(asked: "Sequence[Future[FromStage]]") -> None:
+    """Says which rank has gone, where that is why this process could not go on."""
+    for each in asked:
+        if each.done() and isinstance(error := each.exception(), BlocksLostError):
+            raise error

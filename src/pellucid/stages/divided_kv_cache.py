@@ -14,12 +14,15 @@ class DividedKVCache(KVCacheInParts):
 
     Args:
         links: to the other ranks, in order.
+        number: by which these know their shares.
         layout: a cache like that of each rank with a single block and slot.
         own: of this process.
     """
 
-    def __init__(self, links: Sequence[StageLink], layout: KVCache, own: KVCache) -> None:
-        super().__init__(links, [layout] * len(links), own)
+    def __init__(
+        self, links: Sequence[StageLink], number: int, layout: KVCache, own: KVCache
+    ) -> None:
+        super().__init__(links, number, [layout] * len(links), own)
 
     @property
     def num_bytes(self) -> int:

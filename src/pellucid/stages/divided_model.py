@@ -3,18 +3,21 @@ rank 0 has the engine, and the others compute with it."""
 
 import atexit
 import gc
+import itertools
 import secrets
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from pellucid.backends.base import Backend, BlocksLostError
 from pellucid.backends.choice import make_backend
 from pellucid.backends.cpu.ranks import Ranks, join_ranks
-from pellucid.backends.ops import KVCache
+from pellucid.backends.ops import ForwardBatch, KVCache
+from pellucid.execution.attention_lens import AttentionStep
 from pellucid.execution.engine_identity import make_identity
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.stage_address import StageAddress
@@ -24,10 +27,19 @@ from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import Progress
 from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory.memory_plan import StageNeeds
-from pellucid.stages.divided_decoder import DividedDecoder
+from pellucid.stages.divided_decoder import DividedDecoder, compute_together
 from pellucid.stages.divided_kv_cache import DividedKVCache
 from pellucid.stages.link import StageLink, check_identity
-from pellucid.stages.messages import Allocate, Done, Load, Loaded, Prepare, Prepared
+from pellucid.stages.messages import (
+    Allocate,
+    Done,
+    Free,
+    Load,
+    Loaded,
+    Prepare,
+    Prepared,
+    compute_message,
+)
 from pellucid.stages.part_host import OwnSettings
 from pellucid.stages.repeated_kv_cache import RepeatedKVCache
 from pellucid.stages.stage_server import StageServer
@@ -44,8 +56,9 @@ class OtherRanks:
         links: to them.
         loaded: their sizes.
         model: of this process.
-        config: the engine's settings.
+        block_size, kv_cache_dtype: of the engine's KV cache.
         ranks: this process among the others.
+        numbers: for the caches of all engines of these ranks; left out, this is the first engine, which ends them.
     """
 
     needs: tuple[StageNeeds, ...] = ()
@@ -55,16 +68,22 @@ class OtherRanks:
         links: Sequence[StageLink],
         loaded: Sequence[Loaded],
         model: LoadedModel,
-        config: EngineConfig,
+        block_size: int,
+        kv_cache_dtype: str,
         ranks: Ranks,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._links = links
-        self._available = [each.available for each in loaded]
+        self._loaded = loaded
         self._model = model
-        self._config = config
+        self._format = block_size, kv_cache_dtype
         self._ranks = ranks
-        self._has_cache = False
-        atexit.register(self.close)  # before MPI ends, which waits for all ranks
+        self._owns_links = numbers is None
+        self._numbers = itertools.count() if numbers is None else numbers
+        self._number = next(self._numbers)
+        self._has_cache = self._is_closed = False
+        if self._owns_links:
+            atexit.register(self.close)  # before MPI ends, which waits for all ranks
 
     @property
     def _num_shares(self) -> int:
@@ -77,14 +96,12 @@ class OtherRanks:
 
     @property
     def own_bytes_per_block(self) -> int:
-        config = self._config
-        return self._model.backend.kv_bytes_per_block(
-            self._model.config, config.block_size, config.kv_cache_dtype
-        )
+        return self._model.backend.kv_bytes_per_block(self._model.config, *self._format)
 
     def available_memory(self, own: int | None) -> int | None:
         """Of the rank that has the least."""
-        return min((each for each in (own, *self._available) if each is not None), default=None)
+        found = own, *(each.available for each in self._loaded)
+        return min((each for each in found if each is not None), default=None)
 
     def make_kv_cache(self, num_blocks: int, num_state_slots: int) -> KVCache:
         """Has each rank make its cache: of its share of the kv-heads, or of all.
@@ -97,32 +114,47 @@ class OtherRanks:
                 "tensor_parallel_size: the ranks have the KV cache of one engine; there can be no other beside it"
             )
         self._has_cache = True
-        asked = [link.ask(Allocate(num_blocks, num_state_slots)) for link in self._links]
-        own = self._make_own(num_blocks, num_state_slots)
+        message = Allocate(self._number, num_blocks, num_state_slots, *self._format)
+        asked = [link.ask(message) for link in self._links]
+        own = self._model.make_kv_cache(num_blocks, *self._format, num_state_slots)
         for each in asked:
             settled(_SETTING, each, Done)
         for link in self._links:
             link.watch()
         if self._num_shares > 1:
-            return DividedKVCache(self._links, self._make_own(1, 1), own)
-        return RepeatedKVCache(self._links, own)
+            layout = self._model.make_kv_cache(1, *self._format)
+            return DividedKVCache(self._links, self._number, layout, own)
+        return RepeatedKVCache(self._links, self._number, own)
 
-    def _make_own(self, num_blocks: int, num_state_slots: int) -> KVCache:
-        config = self._config
-        return self._model.backend.make_kv_cache(
-            self._model.config,
-            num_blocks,
-            config.block_size,
-            config.kv_cache_dtype,
-            num_state_slots,
+    def beside(self, block_size: int, kv_cache_dtype: str) -> "OtherRanks":
+        return OtherRanks(
+            *(self._links, self._loaded, self._model, block_size, kv_cache_dtype),
+            *(self._ranks, self._numbers),
         )
 
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+        assert isinstance(kv_cache, DividedKVCache | RepeatedKVCache)
+        own = partial(self._model.see_attention, batch, kv_cache.own)
+        message = compute_message(
+            batch, range(len(batch.block_tables)), None, kv_cache.number, True
+        )
+        return compute_together(self._links, message, self._model.backend, own)
+
     def take_loss(self) -> BlocksLostError | None:
+        if not self._owns_links:  # steps fail by themselves
+            return None
         losses = [link.take_loss() for link in self._links]
         return next((loss for loss in losses if loss is not None), None)
 
     def close(self) -> None:
-        """Lets the other ranks end."""
+        """Lets the other ranks end; of an engine beside the first one, they forget its cache."""
+        if not self._owns_links:
+            for link in self._links:
+                link.ask(Free(self._number))
+            return
+        if self._is_closed:
+            return
+        self._is_closed = True
         atexit.unregister(self.close)
         if self._ranks.exchange.has_failed or not all(link.is_there for link in self._links):
             self._ranks.abort_at_exit()
@@ -183,7 +215,7 @@ def _load(
         model,
         decoder=DividedDecoder(links, model.decoder, backend),
         decoder_on=None,
-        elsewhere=OtherRanks(links, loaded, model, config, ranks),
+        elsewhere=OtherRanks(links, loaded, model, config.block_size, config.kv_cache_dtype, ranks),
     )
 
 

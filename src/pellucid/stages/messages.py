@@ -9,9 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pellucid.backends.ops import ForwardBatch, IntArray
+from pellucid.backends.ops import ForwardBatch, HostArray, IntArray
+from pellucid.execution.attention_lens import AttentionCall
+from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 
+# Rows of a longer step travel in pieces of so many, so that stages compute different pieces at the same time.
+ROWS_TOGETHER = 512
 ROW_TYPE = np.dtype("<f4")
 _INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
 
@@ -33,10 +37,19 @@ class Load(msgspec.Struct, tag=True):
 
 
 class Allocate(msgspec.Struct, tag=True):
-    """Make a KV cache of this size."""
+    """Make a KV cache, which later messages name by this number: the engine's own, or one beside it."""
 
+    cache: int
     num_blocks: int
     num_state_slots: int
+    block_size: int
+    kv_cache_dtype: str
+
+
+class Free(msgspec.Struct, tag=True):
+    """Forget a KV cache, if there is one of this number."""
+
+    cache: int
 
 
 class Compute(msgspec.Struct, tag=True):
@@ -44,8 +57,10 @@ class Compute(msgspec.Struct, tag=True):
 
     Attributes:
         rows: [T, hidden] f32 of the stage before; None: this stage is the first.
+        shows_attention: whether the reply says what the last row attends to.
     """
 
+    cache: int
     token_ids: bytes
     positions: bytes
     rope_lens: bytes
@@ -56,33 +71,40 @@ class Compute(msgspec.Struct, tag=True):
     logits_indices: bytes
     state_slots: bytes
     num_groups: int
-    rows: bytes | None
+    rows: memoryview | None
+    shows_attention: bool = False
 
 
 class CopyBlocks(msgspec.Struct, tag=True):
+    cache: int
     source_ids: list[int]
     target_ids: list[int]
 
 
 class ReadBlocks(msgspec.Struct, tag=True):
+    cache: int
     block_ids: list[int]
 
 
 class WriteBlocks(msgspec.Struct, tag=True):
+    cache: int
     block_ids: list[int]
     contents: list[bytes]
 
 
 class CopyState(msgspec.Struct, tag=True):
+    cache: int
     source_slot: int
     target_slot: int
 
 
 class ReadState(msgspec.Struct, tag=True):
+    cache: int
     slot: int
 
 
 class WriteState(msgspec.Struct, tag=True):
+    cache: int
     slot: int
     content: bytes
 
@@ -92,19 +114,8 @@ class Alive(msgspec.Struct, tag=True):
     engine's first message, too."""
 
 
-ToStage = (
-    Prepare
-    | Load
-    | Allocate
-    | Compute
-    | CopyBlocks
-    | ReadBlocks
-    | WriteBlocks
-    | CopyState
-    | ReadState
-    | WriteState
-    | Alive
-)
+BlockMessage = CopyBlocks | ReadBlocks | WriteBlocks | CopyState | ReadState | WriteState
+ToStage = Prepare | Load | Allocate | Free | Compute | BlockMessage | Alive
 
 
 # ---- of a stage
@@ -148,16 +159,35 @@ class Loaded(msgspec.Struct, tag=True):
     expert_bytes: int
 
 
+class Seen(msgspec.Struct, array_like=True):
+    """An `AttentionCall`, with f32 numbers.
+
+    Attributes:
+        q, output: [H, D].
+        sinks: [H].
+    """
+
+    num_heads: int
+    q: bytes
+    output: bytes
+    scale: float
+    sliding_window: int | None
+    softcap: float | None
+    sinks: bytes | None
+
+
 class Rows(msgspec.Struct, tag=True):
     """The result of `Compute`.
 
     Attributes:
         rows: [T, hidden] f32; empty where the part has the last layers.
         expert_bytes: of the experts' weights that the step read.
+        seen: of the last row in each layer with attention, if it was asked for.
     """
 
-    rows: bytes
+    rows: memoryview
     expert_bytes: int
+    seen: list[Seen] = []
 
 
 class Contents(msgspec.Struct, tag=True):
@@ -187,7 +217,7 @@ def encode(message: ToStage | FromStage) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_to_stage(frame: bytes) -> ToStage:
+def decode_to_stage(frame: bytes | bytearray) -> ToStage:
     """Raises ValueError for anything else."""
     try:
         message: ToStage = _to_stage.decode(frame)
@@ -196,7 +226,7 @@ def decode_to_stage(frame: bytes) -> ToStage:
     return message
 
 
-def decode_from_stage(frame: bytes) -> FromStage:
+def decode_from_stage(frame: bytes | bytearray) -> FromStage:
     """Raises as `decode_to_stage` does."""
     try:
         message: FromStage = _from_stage.decode(frame)
@@ -205,15 +235,23 @@ def decode_from_stage(frame: bytes) -> FromStage:
     return message
 
 
-def compute_message(batch: ForwardBatch, groups: Sequence[int], rows: bytes | None) -> Compute:
+def compute_message(
+    batch: ForwardBatch,
+    groups: Sequence[int],
+    rows: memoryview | None,
+    cache: int,
+    shows_attention: bool = False,
+) -> Compute:
     """A step as a message.
 
     Args:
         groups: of layers, of the whole model, that the stage has layers of.
         rows: of the stage before.
+        cache, shows_attention: as in `Compute`.
     """
     own = list(groups)
     return Compute(
+        cache,
         _bytes(batch.token_ids, _INT32),
         _bytes(batch.positions, _INT32),
         _bytes(batch.rope_lens, _INT32),
@@ -225,7 +263,35 @@ def compute_message(batch: ForwardBatch, groups: Sequence[int], rows: bytes | No
         _bytes(batch.state_slots, _INT32),
         len(own),
         rows,
+        shows_attention,
     )
+
+
+def seen_of(call: AttentionCall) -> Seen:
+    """What a layer's attention showed, as a message."""
+
+    def sent(array: HostArray) -> bytes:
+        return np.ascontiguousarray(array, ROW_TYPE).tobytes()
+
+    sinks = None if call.sinks is None else sent(call.sinks)
+    return Seen(
+        num_heads=len(call.q),
+        q=sent(call.q),
+        output=sent(call.output),
+        scale=call.scale,
+        sliding_window=call.sliding_window,
+        softcap=call.softcap,
+        sinks=sinks,
+    )
+
+
+def call_of(seen: Seen) -> AttentionCall:
+    """What a message says of a layer's attention."""
+    q, output = (
+        np.frombuffer(each, ROW_TYPE).reshape(seen.num_heads, -1) for each in (seen.q, seen.output)
+    )
+    sinks = None if seen.sinks is None else np.frombuffer(seen.sinks, ROW_TYPE)
+    return AttentionCall(q, output, seen.scale, seen.sliding_window, seen.softcap, sinks)
 
 
 def batch_of(message: Compute, hidden_size: int) -> ForwardBatch:
@@ -262,11 +328,19 @@ def batch_of(message: Compute, hidden_size: int) -> ForwardBatch:
     return batch
 
 
+def row_bytes(config: ModelConfig, max_step_tokens: int) -> int:
+    """Memory for the rows that a part of a model gets from the part before, and gives to the next one: all that a step
+    may have may have come, and a piece is there as numbers and as a frame when it goes."""
+    num_received = 0 if config.is_first else max_step_tokens
+    num_sent = 0 if config.is_last else 2 * min(ROWS_TOGETHER, max_step_tokens)
+    return (num_received + num_sent) * config.hidden_size * ROW_TYPE.itemsize
+
+
 def _bytes(array: IntArray, dtype: np.dtype[Any]) -> bytes:
     return np.ascontiguousarray(array, dtype).tobytes()
 
 
-def _array(content: bytes, dtype: np.dtype[Any], length: int | None = None) -> Any:
+def _array(content: bytes | memoryview, dtype: np.dtype[Any], length: int | None = None) -> Any:
     """The numbers of an array [length]."""
     if len(content) % dtype.itemsize or length not in (None, len(content) // dtype.itemsize):
         raise ValueError(f"an array of {len(content)} bytes: must be {length} numbers of {dtype}")

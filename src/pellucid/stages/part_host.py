@@ -21,12 +21,14 @@ from pellucid.stages.messages import (
     ROW_TYPE,
     Alive,
     Allocate,
+    BlockMessage,
     Compute,
     Contents,
     CopyBlocks,
     CopyState,
     Done,
     Failed,
+    Free,
     FromStage,
     Load,
     Loaded,
@@ -39,6 +41,8 @@ from pellucid.stages.messages import (
     WriteBlocks,
     WriteState,
     batch_of,
+    row_bytes,
+    seen_of,
 )
 
 
@@ -51,15 +55,31 @@ class OwnSettings:
     num_threads: int | None = None
 
 
+@dataclass(frozen=True)
+class _Cache:
+    """A KV cache, and what its operations may name."""
+
+    kv_cache: KVCache
+    num_blocks: int
+    num_slots: int
+    block_size: int
+
+    def check_blocks(self, *block_ids: int) -> None:
+        _check_range("block_ids", np.array(block_ids, np.int64), self.num_blocks)
+
+    def check_slots(self, *slots: int) -> None:
+        _check_range("slots", np.array(slots, np.int64), self.num_slots)
+
+
 class PartHost:
-    """A part of a model, from the settings of an engine to its KV cache. Its methods belong to one thread."""
+    """A part of a model, from the settings of an engine to its KV caches. Its methods belong to one thread."""
 
     def __init__(self, own: OwnSettings) -> None:
         self._own = own
         self._config: EngineConfig | None = None
         self._backend: Backend | None = None
         self._model: LoadedModel | None = None
-        self._kv_cache: KVCache | None = None
+        self._caches: dict[int, _Cache] = {}
         self._is_computing = self._has_given_up = False
 
     def answer(self, message: ToStage) -> FromStage:
@@ -78,7 +98,8 @@ class PartHost:
 
     def close(self) -> None:
         """Gives the memory back."""
-        self._config = self._backend = self._model = self._kv_cache = None
+        self._config = self._backend = self._model = None
+        self._caches.clear()
         self._has_given_up = False
         gc.collect()
         give_back_free_memory()
@@ -89,31 +110,16 @@ class PartHost:
                 return self._prepare(config)
             case Load(first, stop):
                 return self._load(range(first, stop))
-            case Allocate(num_blocks, num_state_slots):
-                self._allocate(num_blocks, num_state_slots)
+            case Allocate():
+                self._allocate(message)
+            case Free(cache):
+                self._caches.pop(cache, None)
             case Compute():
-                return self._compute(message)
-            case CopyBlocks(source_ids, target_ids):
-                self._check_blocks(*source_ids, *target_ids)
-                self._cache.copy_blocks(source_ids, target_ids)
-            case ReadBlocks(block_ids):
-                self._check_blocks(*block_ids)
-                return _contents(self._cache.read_blocks(block_ids))
-            case WriteBlocks(block_ids, contents):
-                self._check_blocks(*block_ids)
-                blocks = [self._bytes(each, self._cache.bytes_per_block) for each in contents]
-                self._cache.write_blocks(block_ids, blocks)
-            case CopyState(source_slot, target_slot):
-                self._check_slots(source_slot, target_slot)
-                self._cache.copy_state(source_slot, target_slot)
-            case ReadState(slot):
-                self._check_slots(slot)
-                return _contents([self._cache.read_state(slot)])
-            case WriteState(slot, content):
-                self._check_slots(slot)
-                self._cache.write_state(slot, self._bytes(content, self._cache.bytes_per_state))
+                return self._compute(message, self._cache(message.cache))
             case Alive():
                 raise AssertionError("has no reply")
+            case _:
+                return _moved(message, self._cache(message.cache))
         return Done()
 
     def _prepare(self, config: EngineConfig) -> Prepared:
@@ -142,68 +148,93 @@ class PartHost:
         return Loaded(
             available=backend.available_memory(),
             weight_bytes=model.weight_bytes,
-            scratch_bytes=model.decoder.scratch_bytes(max_tokens),
+            scratch_bytes=model.decoder.scratch_bytes(max_tokens)
+            + row_bytes(model.config, max_tokens),
             bytes_per_block=backend.kv_bytes_per_block(*sizes),
             bytes_per_state=of_one.bytes_per_state,
             layer_bytes=weights.layer_bytes,
             expert_bytes=weights.expert_bytes,
         )
 
-    def _allocate(self, num_blocks: int, num_state_slots: int) -> None:
+    def _allocate(self, message: Allocate) -> None:
         config, model = self._config, self._model
         if config is None or model is None:
             raise ValueError("Allocate: must follow Load")
-        if num_blocks < 1 or num_state_slots < 1:
+        num_blocks, num_slots = message.num_blocks, message.num_state_slots
+        if num_blocks < 1 or num_slots < 1:
             raise ValueError("Allocate: num_blocks and num_state_slots must be at least 1")
-        self._kv_cache = None  # of a side engine's predecessor
-        self._num_blocks, self._num_slots = num_blocks, num_state_slots
-        self._kv_cache = model.backend.make_kv_cache(
-            model.config, num_blocks, config.block_size, config.kv_cache_dtype, num_state_slots
-        )
+        block_size, dtype = message.block_size, message.kv_cache_dtype
+        replace(config, block_size=block_size, kv_cache_dtype=dtype)  # checks them
+        kv_cache = model.make_kv_cache(num_blocks, block_size, dtype, num_slots)
+        self._caches[message.cache] = _Cache(kv_cache, num_blocks, num_slots, block_size)
 
-    def _compute(self, message: Compute) -> Rows:
-        model, cache = self._model, self._cache
+    def _compute(self, message: Compute, cache: _Cache) -> Rows:
+        model = self._model
         assert model is not None
         config = model.config
         batch = batch_of(message, config.hidden_size)
         if (message.rows is None) != config.is_first:
             raise ValueError("rows: the first stage gets none, and every other one gets some")
-        assert self._config is not None
         _check_range("token_ids", batch.token_ids, config.vocab_size)
         _check_range("positions", batch.positions, config.context_length)
-        _check_range("slot_mapping", batch.slot_mapping, self._num_blocks * self._config.block_size)
-        _check_range("block_tables", batch.block_tables + 1, self._num_blocks + 1)
-        _check_range("state_slots", batch.state_slots, self._num_slots)
+        _check_range("slot_mapping", batch.slot_mapping, cache.num_blocks * cache.block_size)
+        _check_range("block_tables", batch.block_tables + 1, cache.num_blocks + 1)
+        _check_range("state_slots", batch.state_slots, cache.num_slots)
         self._is_computing = True
         try:
             if self._has_given_up:
                 raise RuntimeError("the engine has gone")
-            step = model.decoder.step(batch, cache)
+            if message.shows_attention:
+                seen = model.see_attention(batch, cache.kv_cache)
+                result, expert_bytes, calls = seen.rows[:], 0, seen.calls
+            else:
+                step = model.decoder.step(batch, cache.kv_cache)
+                result, expert_bytes, calls = step.rows[:], step.expert_bytes, ()
         finally:
             self._is_computing = False
-        if config.is_last:  # the engine has these logits, too
-            return Rows(b"", step.expert_bytes)
-        rows = np.ascontiguousarray(step.rows[:], ROW_TYPE)
-        return Rows(rows.tobytes(), step.expert_bytes)
+        if config.is_last:  # the engine has these logits, and has seen all attention, too
+            return Rows(memoryview(b""), expert_bytes)
+        rows = np.ascontiguousarray(result, ROW_TYPE).view(np.uint8)
+        return Rows(rows.reshape(-1).data, expert_bytes, [seen_of(call) for call in calls])
 
-    @property
-    def _cache(self) -> KVCache:
-        if self._kv_cache is None:
-            raise ValueError("must follow Allocate")
-        return self._kv_cache
+    def _cache(self, number: int) -> _Cache:
+        if (found := self._caches.get(number)) is None:
+            raise ValueError(
+                f"cache={number}: is not there; a stage that comes back has the engine's own alone"
+            )
+        return found
 
-    def _check_blocks(self, *block_ids: int) -> None:
-        assert self._cache is not None
-        _check_range("block_ids", np.array(block_ids, np.int64), self._num_blocks)
 
-    def _check_slots(self, *slots: int) -> None:
-        assert self._cache is not None
-        _check_range("slots", np.array(slots, np.int64), self._num_slots)
+def _moved(message: BlockMessage, cache: _Cache) -> FromStage:
+    """Does an operation on blocks or states."""
+    kv_cache = cache.kv_cache
+    match message:
+        case CopyBlocks(_, source_ids, target_ids):
+            cache.check_blocks(*source_ids, *target_ids)
+            kv_cache.copy_blocks(source_ids, target_ids)
+        case ReadBlocks(_, block_ids):
+            cache.check_blocks(*block_ids)
+            return _contents(kv_cache.read_blocks(block_ids))
+        case WriteBlocks(_, block_ids, contents):
+            cache.check_blocks(*block_ids)
+            blocks = [_bytes(each, kv_cache.bytes_per_block) for each in contents]
+            kv_cache.write_blocks(block_ids, blocks)
+        case CopyState(_, source_slot, target_slot):
+            cache.check_slots(source_slot, target_slot)
+            kv_cache.copy_state(source_slot, target_slot)
+        case ReadState(_, slot):
+            cache.check_slots(slot)
+            return _contents([kv_cache.read_state(slot)])
+        case WriteState(_, slot, content):
+            cache.check_slots(slot)
+            kv_cache.write_state(slot, _bytes(content, kv_cache.bytes_per_state))
+    return Done()
 
-    def _bytes(self, content: bytes, length: int) -> Any:
-        if len(content) != length:
-            raise ValueError(f"content: has {len(content)} bytes, must have {length}")
-        return np.frombuffer(content, np.uint8)
+
+def _bytes(content: bytes, length: int) -> Any:
+    if len(content) != length:
+        raise ValueError(f"content: has {len(content)} bytes, must have {length}")
+    return np.frombuffer(content, np.uint8)
 
 
 def _contents(arrays: Sequence[Any]) -> Contents:

@@ -13,11 +13,13 @@ class RepeatedKVCache:
 
     Args:
         links: to the other ranks.
+        number: by which these know their caches.
         own: of this process.
     """
 
-    def __init__(self, links: Sequence[StageLink], own: KVCache) -> None:
+    def __init__(self, links: Sequence[StageLink], number: int, own: KVCache) -> None:
         self._links = links
+        self.number = number
         self.own = own
 
     @property
@@ -38,25 +40,25 @@ class RepeatedKVCache:
         return self.own.bytes_per_state
 
     def copy_state(self, source_slot: int, target_slot: int) -> None:
-        self._ask(CopyState(source_slot, target_slot))
+        self._ask(CopyState(self.number, source_slot, target_slot))
         self.own.copy_state(source_slot, target_slot)
 
     def read_state(self, slot: int) -> BlockBytes:
         return self.own.read_state(slot)
 
     def write_state(self, slot: int, data: BlockBytes) -> None:
-        self._ask(WriteState(slot, data.tobytes()))
+        self._ask(WriteState(self.number, slot, data.tobytes()))
         self.own.write_state(slot, data)
 
     def copy_blocks(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
-        self._ask(CopyBlocks(list(source_ids), list(target_ids)))
+        self._ask(CopyBlocks(self.number, list(source_ids), list(target_ids)))
         self.own.copy_blocks(source_ids, target_ids)
 
     def read_blocks(self, block_ids: Sequence[int]) -> list[BlockBytes]:
         return self.own.read_blocks(block_ids)
 
     def write_blocks(self, block_ids: Sequence[int], contents: Sequence[BlockBytes]) -> None:
-        self._ask(WriteBlocks(list(block_ids), [each.tobytes() for each in contents]))
+        self._ask(WriteBlocks(self.number, list(block_ids), [each.tobytes() for each in contents]))
         self.own.write_blocks(block_ids, contents)
 
     def unpack_block(self, data: BlockBytes, layer: int) -> tuple[HostArray, HostArray]:

@@ -17,15 +17,20 @@ from pellucid.backends.base import (
 )
 from pellucid.backends.cpu.batch_slices import slices
 from pellucid.backends.drawing import DrawTable
-from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
+from pellucid.backends.ops import ForwardBatch, HostArray, KVCache, RowSource
 from pellucid.facts.kv_groups import groups_of_part
 from pellucid.facts.model_config import ModelConfig
 from pellucid.stages.link import StageLink
-from pellucid.stages.messages import ROW_TYPE, FromStage, Loaded, Rows, compute_message
+from pellucid.stages.messages import (
+    ROW_TYPE,
+    ROWS_TOGETHER,
+    FromStage,
+    Loaded,
+    Rows,
+    compute_message,
+    row_bytes,
+)
 from pellucid.stages.staged_kv_cache import StagedKVCache
-
-# Rows of a longer step travel in pieces of so many, so that stages compute different pieces at the same time.
-ROWS_TOGETHER = 512
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class StagedDecoder(CompiledDecoder):
         self._groups = [stage.groups for stage in stages]
         self._own = own
         self._own_groups = [number for number, _ in groups_of_part(own_config)]
-        self._hidden_size = own_config.hidden_size
+        self._own_config = own_config
         self.draws_tokens = own.draws_tokens
 
     @property
@@ -83,7 +88,8 @@ class StagedDecoder(CompiledDecoder):
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """Of all machines together."""
         elsewhere = sum(stage.sizes.scratch_bytes for stage in self._stages)
-        return self._own.scratch_bytes(max_num_batched_tokens) + elsewhere
+        received = row_bytes(self._own_config, max_num_batched_tokens)
+        return self._own.scratch_bytes(max_num_batched_tokens) + received + elsewhere
 
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
@@ -99,14 +105,10 @@ class StagedDecoder(CompiledDecoder):
         if len(batch.token_ids) > ROWS_TOGETHER:
             pieces = [each.batch for each in slices(batch, ROWS_TOGETHER)]
         received = _RowsOnTheirWay(
-            [self._through_stages(piece) for piece in pieces], self._hidden_size
+            [self._through_stages(piece, kv_cache.number) for piece in pieces],
+            self._own_config.hidden_size,
         )
-        own = replace(
-            batch,
-            slot_mapping=batch.slot_mapping[self._own_groups],
-            block_tables=batch.block_tables[self._own_groups],
-            received=received,
-        )
+        own = batch_of_part(batch, self._own_groups, received)
         logits = self._own.step(own, kv_cache.own, draws)
         return replace(logits, expert_bytes=logits.expert_bytes + received.expert_bytes)
 
@@ -115,21 +117,24 @@ class StagedDecoder(CompiledDecoder):
     ) -> list[RowSummary | None]:
         return self._own.summarize_rows(rows, questions)
 
-    def _through_stages(self, piece: ForwardBatch) -> "Future[list[Rows]]":
+    def _through_stages(self, piece: ForwardBatch, cache: int) -> "Future[list[Rows]]":
         """Sends rows through all stages. The future has what each of them has made of them."""
         result: Future[list[Rows]] = Future()
-        self._send(piece, [], result)
+        self._send(piece, cache, [], result)
         return result
 
-    def _send(self, piece: ForwardBatch, made: "list[Rows]", result: "Future[list[Rows]]") -> None:
+    def _send(
+        self, piece: ForwardBatch, cache: int, made: "list[Rows]", result: "Future[list[Rows]]"
+    ) -> None:
         number, before = len(made), made[-1].rows if made else None
-        message = compute_message(piece, self._groups[number], before)
+        message = compute_message(piece, self._groups[number], before, cache)
         reply = self._stages[number].link.ask(message)
-        reply.add_done_callback(partial(self._go_on, piece, made, result))
+        reply.add_done_callback(partial(self._go_on, piece, cache, made, result))
 
     def _go_on(
         self,
         piece: ForwardBatch,
+        cache: int,
         made: "list[Rows]",
         result: "Future[list[Rows]]",
         reply: "Future[FromStage]",
@@ -141,11 +146,28 @@ class StagedDecoder(CompiledDecoder):
             assert isinstance(rows, Rows)
             made = [*made, rows]
             if len(made) < len(self._stages):
-                self._send(piece, made, result)
+                self._send(piece, cache, made, result)
             else:
                 result.set_result(made)
         except Exception as error:
             result.set_exception(error)
+
+
+def batch_of_part(
+    batch: ForwardBatch, groups: Sequence[int], received: RowSource | None
+) -> ForwardBatch:
+    """A step as the part of a model computes it that has layers of these groups.
+
+    Args:
+        received: the rows of the part before.
+    """
+    own = list(groups)
+    return replace(
+        batch,
+        slot_mapping=batch.slot_mapping[own],
+        block_tables=batch.block_tables[own],
+        received=received,
+    )
 
 
 class _RowsOnTheirWay:

@@ -30,11 +30,13 @@ class StagedKVCache(KVCacheInParts):
 
     Args:
         parts: of the stages.
+        number: by which these know their parts.
         own: of this machine.
     """
 
-    def __init__(self, parts: Sequence[KVPart], own: KVCache) -> None:
-        super().__init__([part.link for part in parts], [part.layout for part in parts], own)
+    def __init__(self, parts: Sequence[KVPart], number: int, own: KVCache) -> None:
+        links, layouts = [part.link for part in parts], [part.layout for part in parts]
+        super().__init__(links, number, layouts, own)
         self._parts = parts
 
     @property

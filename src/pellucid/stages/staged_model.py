@@ -1,15 +1,21 @@
 """Loads a model whose first layers other machines compute."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from msgspec import structs
+
 from pellucid.backends.base import Backend, BlocksLostError
 from pellucid.backends.choice import make_backend
-from pellucid.backends.ops import KVCache
+from pellucid.backends.ops import ForwardBatch, KVCache
+from pellucid.execution.attention_lens import AttentionCall, AttentionStep
 from pellucid.execution.engine_identity import make_identity
 from pellucid.execution.secret_file import read_secret
+from pellucid.facts.kv_groups import groups_of_part
 from pellucid.facts.model_config import ModelConfig
 from pellucid.facts.model_parts import PartMemory, divide_layers, part_of
 from pellucid.inputs.config import EngineConfig
@@ -24,15 +30,20 @@ from pellucid.loading.weights_identity import weights_identity
 from pellucid.memory.memory_plan import StageNeeds, plan_weights
 from pellucid.stages.link import Reply, StageLink, check_identity, reply_of
 from pellucid.stages.messages import (
+    ROW_TYPE,
     Allocate,
     Done,
+    Free,
     FromStage,
     Load,
     Loaded,
     Prepare,
     Prepared,
+    Rows,
+    call_of,
+    compute_message,
 )
-from pellucid.stages.staged_decoder import Stage, StagedDecoder
+from pellucid.stages.staged_decoder import Stage, StagedDecoder, batch_of_part
 from pellucid.stages.staged_kv_cache import KVPart, StagedKVCache
 
 
@@ -41,28 +52,32 @@ class Stages:
 
     Args:
         stages: in order of their layers.
-        own_config: of the part of this machine.
-        backend: of this machine.
-        config: the engine's settings.
+        own: the part of this machine.
+        block_size, kv_cache_dtype: of the engine's KV cache.
+        numbers: for the caches of all engines of these stages; left out, this is the first engine, which owns the
+            connections.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        own_config: ModelConfig,
-        backend: Backend,
-        config: EngineConfig,
+        own: LoadedModel,
+        block_size: int,
+        kv_cache_dtype: str,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._stages = stages
-        self._own_config = own_config
-        self._backend = backend
-        self._config = config
+        self._own = own
+        self._format = block_size, kv_cache_dtype
+        self._owns_links = numbers is None
+        self._numbers = itertools.count() if numbers is None else numbers
+        self._number = next(self._numbers)
         self._has_cache = False
 
     @property
     def block_layout(self) -> str:
         """It depends on where the model is cut."""
-        configs = *(stage.config for stage in self._stages), self._own_config
+        configs = *(stage.config for stage in self._stages), self._own.config
         return repr(tuple(each.first_layer for each in configs))
 
     @property
@@ -81,10 +96,7 @@ class Stages:
 
     @property
     def own_bytes_per_block(self) -> int:
-        config = self._config
-        return self._backend.kv_bytes_per_block(
-            self._own_config, config.block_size, config.kv_cache_dtype
-        )
+        return self._own.backend.kv_bytes_per_block(self._own.config, *self._format)
 
     def available_memory(self, own: int | None) -> int | None:
         """Of all machines together; None: unknown."""
@@ -103,8 +115,12 @@ class Stages:
                 "stages: have the KV cache of one engine; there can be no other beside it"
             )
         self._has_cache = True
-        asked = [stage.link.set_up(Allocate(num_blocks, num_state_slots)) for stage in self._stages]
-        own = self._make_part(self._own_config, num_blocks, num_state_slots)
+        message = Allocate(self._number, num_blocks, num_state_slots, *self._format)
+        asked = [
+            stage.link.set_up(message) if self._owns_links else stage.link.ask(message)
+            for stage in self._stages
+        ]
+        own = self._make_part(self._own.config, num_blocks, num_state_slots)
         for each in asked:
             settled("stages", each, Done)
         for stage in self._stages:
@@ -119,21 +135,59 @@ class Stages:
             )
             for stage in self._stages
         ]
-        return StagedKVCache(parts, own)
+        return StagedKVCache(parts, self._number, own)
+
+    def beside(self, block_size: int, kv_cache_dtype: str) -> "Stages":
+        backend = self._own.backend
+        stages = [
+            replace(
+                stage,
+                sizes=structs.replace(
+                    stage.sizes,
+                    bytes_per_block=backend.kv_bytes_per_block(
+                        stage.config, block_size, kv_cache_dtype
+                    ),
+                    bytes_per_state=backend.make_kv_cache(
+                        stage.config, 1, block_size, kv_cache_dtype
+                    ).bytes_per_state,
+                ),
+            )
+            for stage in self._stages
+        ]
+        return Stages(stages, self._own, block_size, kv_cache_dtype, self._numbers)
+
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+        assert isinstance(kv_cache, StagedKVCache)
+        calls: list[AttentionCall] = []
+        rows: memoryview | None = None
+        for stage in self._stages:
+            message = compute_message(batch, stage.groups, rows, kv_cache.number, True)
+            reply = reply_of(stage.link.ask(message), Rows)
+            rows = reply.rows
+            calls += map(call_of, reply.seen)
+        assert rows is not None
+        config = self._own.config
+        received = np.frombuffer(rows, ROW_TYPE).reshape(-1, config.hidden_size)
+        groups = [number for number, _ in groups_of_part(config)]
+        step = self._own.see_attention(batch_of_part(batch, groups, received), kv_cache.own)
+        return AttentionStep(step.rows, [*calls, *step.calls])
 
     def take_loss(self) -> BlocksLostError | None:
+        if not self._owns_links:  # steps on a cache that was lost fail by themselves
+            return None
         losses = [stage.link.take_loss() for stage in self._stages]
         return next((loss for loss in losses if loss is not None), None)
 
     def close(self) -> None:
         for stage in self._stages:
-            stage.link.close()
+            if self._owns_links:
+                stage.link.close()
+            else:
+                stage.link.ask(Free(self._number))
 
     def _make_part(self, part: ModelConfig, num_blocks: int, num_state_slots: int) -> KVCache:
-        config = self._config
-        return self._backend.make_kv_cache(
-            part, num_blocks, config.block_size, config.kv_cache_dtype, num_state_slots
-        )
+        backend = self._own.backend
+        return backend.make_kv_cache(part, num_blocks, *self._format, num_state_slots)
 
 
 def load_staged_model(
@@ -182,7 +236,7 @@ def load_staged_model(
         decoder=StagedDecoder(stages, model.decoder, model.config),
         weight_bytes=model.weight_bytes + sum(each.sizes.weight_bytes for each in stages),
         decoder_on=None,
-        elsewhere=Stages(stages, model.config, backend, config),
+        elsewhere=Stages(stages, model, config.block_size, config.kv_cache_dtype),
     )
 
 

@@ -20,6 +20,7 @@ _PREFIX = struct.Struct(">QI")
 # Of what comes before the other side has shown that it has the key.
 MAX_FIRST_BYTES = 64 << 10
 MAX_FRAME_BYTES = 1 << 30
+_LONG = 64 << 10  # bytes, which are not copied to travel with their header
 
 
 class WireError(ConnectionError):
@@ -44,9 +45,14 @@ class Wire:
         with self._lock:
             tag = _tag(self._send_key, self._num_sent, content)
             self._num_sent += 1
-            self._end.sendall(_HEADER.pack(len(content), tag) + content)
+            header = _HEADER.pack(len(content), tag)
+            if len(content) < _LONG:
+                self._end.sendall(header + content)
+            else:
+                self._end.sendall(header)
+                self._end.sendall(content)
 
-    def receive(self) -> bytes:
+    def receive(self) -> bytearray:
         """The next frame.
 
         Raises:
@@ -101,13 +107,13 @@ def shake_hands(end: socket.socket, key: bytes, *, is_engine: bool) -> Wire:
     return Wire(end, of_engine, of_stage) if is_engine else Wire(end, of_stage, of_engine)
 
 
-def _tag(key: bytes, number: int, content: bytes) -> bytes:
+def _tag(key: bytes, number: int, content: bytes | bytearray) -> bytes:
     made = hmac.new(key, _PREFIX.pack(number, len(content)), "sha256")
     made.update(content)
     return made.digest()
 
 
-def _read(end: socket.socket, length: int) -> bytes:
+def _read(end: socket.socket, length: int) -> bytearray:
     content = bytearray(length)
     view = memoryview(content)
     while view:
@@ -115,4 +121,4 @@ def _read(end: socket.socket, length: int) -> bytes:
         if not num_read:
             raise WireError("the other side has ended the connection")
         view = view[num_read:]
-    return bytes(content)
+    return content

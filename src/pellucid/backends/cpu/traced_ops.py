@@ -16,6 +16,7 @@ from pellucid.backends.cpu.tracing import (
     ProgramBuilder,
     ReceivedRows,
     SymbolicArray,
+    SymbolicIndices,
 )
 from pellucid.backends.cpu.weights import CpuMatrix, CpuStack, DividedWeights, divide
 from pellucid.backends.native import Exchange, Indices, LinearWeights, RowSet
@@ -50,7 +51,9 @@ class TracedOps(Ops):
             rows=RowSet.TOKENS,
         )
 
-    def received(self, batch: Any, width: int) -> Rows:
+    def received(self, batch: Any, width: int) -> Any:
+        if not isinstance(batch.received, SymbolicIndices):
+            return super().received(batch, width)
         return batch.received.trace.input(ReceivedRows(), (width,))
 
     def linear(self, x: Rows, weight: CpuMatrix | JoinedHandle) -> Rows:
