@@ -108,6 +108,16 @@ def test_ranks_have_the_rows_of_the_whole(
             assert rows(owner) == rows(expert)
 
 
+def test_shares_are_whole_panels_of_rows_and_whole_experts() -> None:
+    weights = CpuBackend(1, ranks=planned_ranks(3)).weights
+    own = [weights.own_rows(num_rows) for num_rows in (95, 96, 100)]
+    assert own == [slice(0, 95), slice(64, 96), slice(64, 100)]
+    assert divide(8, 3) == (0, 2, 5, 8) and weights.own_experts(8) == range(5, 8)
+    assert divide(3, 3) == (0, 1, 2, 3)
+    with pytest.raises(ValueError, match="size=3: 2 experts cannot be divided among so many"):
+        divide(2, 3)
+
+
 def measured(path: Path, num_ranks: int) -> tuple[int, int]:
     """Bytes of the weights that one of so many ranks keeps in int8, and the most that NumPy had allocated at a time."""
     backend = CpuBackend(1, ranks=planned_ranks(num_ranks) if num_ranks > 1 else None)

@@ -1,9 +1,11 @@
 """The backend that an EngineConfig gets, and configurations that are refused."""
 
+import os
 import sys
 from dataclasses import replace
 
 import pytest
+from threadpoolctl import threadpool_info
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
 from pellucid.backends.cpu.backend import MAX_ROWS, unsupported_shape
@@ -42,6 +44,36 @@ def test_threads():
     for backend in ("cpu", "numpy", "auto"):
         with pytest.raises(ValueError, match=rf"num_threads={too_many}: this machine has"):
             make_backend(EngineConfig(backend=backend, num_threads=too_many))
+
+
+def test_numpy_has_one_thread_unless_more_are_asked_for(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for num_threads, expected in ((2, 2), (None, 1)):
+        make_backend(EngineConfig(backend="numpy", num_threads=num_threads))
+        libraries = (each for each in threadpool_info() if each["user_api"] == "blas")
+        assert {each["num_threads"] for each in libraries} == {expected}
+
+
+def test_a_program_has_rows_for_the_largest_step_and_no_more_than_512():
+    def area(max_num_batched_tokens):
+        config = EngineConfig(backend="cpu", max_num_batched_tokens=max_num_batched_tokens)
+        return make_backend(config).open_area_bytes(TINY_SHAPE, "int4")
+
+    assert 0 < area(64) < area(512) == area(2048)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"experts": "mapped"}, "experts='mapped': needs backend='cpu'"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: needs backend='cpu'"),
+    ],
+)
+def test_settings_of_native_kernels_are_refused_without_them(setting, named, monkeypatch):
+    monkeypatch.setattr("pellucid.backends.native.kernel_levels", lambda: ["portable"])
+    monkeypatch.delenv(ISA_VARIABLE, raising=False)
+    with pytest.warns(RuntimeWarning, match="lacks AVX2"), pytest.raises(ValueError, match=named):
+        make_backend(EngineConfig(**setting))
 
 
 def test_more_threads_than_may_run_is_a_warning(monkeypatch):

@@ -1,11 +1,14 @@
 """A compiled decoder computes the same bits as its ops one by one, in steps of any size."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.cpu.ranks import planned_ranks
+from pellucid.backends.drawing import DrawTable
 from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.kv_groups import kv_groups
 from support.batches import Share, forward_batch
@@ -24,14 +27,20 @@ def checkpoint(request, tmp_path_factory):
 
 
 class LookingForTheLargest:
-    """Checks what each step of a compiled decoder notes."""
+    """Checks what each step of a compiled decoder notes; keeps what it draws from each row, and counts its experts."""
 
     def __init__(self, decoder):
         self._decoder = decoder
+        self.drawn, self.expert_bytes = [], 0
 
     def forward(self, batch, kv_cache):
-        logits = self._decoder.step(batch, kv_cache)
+        draws = DrawTable()
+        for row in range(len(batch.logits_indices)):
+            draws.add(row, {"seed": 1, "stream": 0, "sharpness": 1.5}, row)
+        logits = self._decoder.step(batch, kv_cache, draws)
         assert logits.largest == logits.rows.argmax(axis=1).tolist()
+        self.drawn.append(logits.drawn)
+        self.expert_bytes += logits.expert_bytes
         return logits.rows
 
 
@@ -42,12 +51,15 @@ def test_compiled_is_op_by_op_and_notes_where_logits_are_largest(checkpoint):
     compiled = backend.compile(decoder, config)
     small = CpuBackend(num_threads=3, small_step_bytes=0, max_rows=7).compile(decoder, config)
     rng = np.random.default_rng(1)
+    has_experts = any(layer.experts for layer in config.layers)
     for steps in (whole(LENGTHS), random_steps(LENGTHS, rng)):
-        for which in (compiled, small):
-            looking = LookingForTheLargest(which)
+        large, cut = (LookingForTheLargest(which) for which in (compiled, small))
+        for looking in (large, cut):
             rows = logits_in_steps(looking, config, backend, TEXTS, steps, block_size=32)
             for own, wanted in zip(rows, one_by_one, strict=True):
                 assert (own == wanted).all()
+        assert large.drawn == cut.drawn
+        assert cut.expert_bytes >= large.expert_bytes >= has_experts
 
 
 @pytest.mark.parametrize(
@@ -120,3 +132,28 @@ def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
     expected[0] = "embed + " + expected[0]
     expected[2] = "rotations + " + expected[2]
     assert backend.compile(decoder, config)._program.stage_names == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "num_kv_heads", "divided"),
+    [
+        ("llama", 2, {"embed", "linear", "attention"}),
+        ("llama", 1, {"embed", "linear"}),  # all ranks have this one
+        ("qwen3-moe", 2, {"embed", "linear", "attention", "experts' down"}),
+    ],
+)
+def test_ranks_exchange_what_each_has_computed_a_share_of(family, num_kv_heads, divided, tmp_path):
+    overrides = {"num_key_value_heads": num_kv_heads}
+    path = write_checkpoint(tmp_path, family, config_overrides=overrides)
+
+    def steps(num_ranks):
+        backend = CpuBackend(ranks=planned_ranks(num_ranks) if num_ranks > 1 else None)
+        names = backend.compile(*load_decoder(path, backend))._program.stage_names
+        return " + ".join(names).split(" + ")
+
+    expected = []
+    for name, following in pairwise([*steps(1), ""]):
+        # Of logits that come in parts the largest are looked for afterwards; a router is no rank's alone.
+        expected += ["largest", name] if name == "draw" else [name]
+        expected += ["exchange"] * (name in divided and following != "route")
+    assert steps(2) == expected

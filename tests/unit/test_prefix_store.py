@@ -374,6 +374,13 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
     assert kept == [0, *range(4, 17)]  # down to seven eighths
 
 
+def test_what_was_written_since_files_were_counted_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path, max_bytes=47 * FORMAT.file_bytes)
+    for number in range(60):
+        store.put(number)
+        assert len(files(tmp_path)) <= 47
+
+
 def test_the_bound_is_for_all_formats_together(tmp_path: Path) -> None:
     other_format = BlockFileFormat(hashlib.sha256(b"other").digest(), BLOCK_SIZE, BLOCK_BYTES)
     Store(tmp_path, file_format=other_format, max_bytes=16 * FORMAT.file_bytes).put(*range(16))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pellucid.backends.rope_frequencies import rope_frequencies
+from pellucid.backends.rope_frequencies import frequency_rows, rope_frequencies
 from pellucid.facts.model_config import (
     DynamicRopeScaling,
     LinearRopeScaling,
@@ -85,6 +85,29 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(truncate):
     assert len(steps) > 3
     assert_same(steps, steps[0] * np.ones(len(steps)))  # linear in the pair's index
     assert factor == 1.25
+
+
+@pytest.mark.parametrize(
+    ("original_max_position", "beta_fast", "first", "last"),
+    [
+        (5, 32.0, 0, 0.001),  # all but the first pair are divided
+        (10**9, 1e5, 25, 63),  # the last one of the ramp is at most the dimension
+    ],
+)
+def test_the_ramp_of_yarn_ends_within_the_dimension(original_max_position, beta_fast, first, last):
+    scaling = YarnRopeScaling(4.0, original_max_position, beta_fast, 1.0, 1.25, True)
+    divided = np.clip((np.arange(DIM // 2) - first) / (last - first), 0, 1)
+    assert_same(frequencies(scaling)[0], PLAIN * (1 - divided) + PLAIN / 4 * divided)
+
+
+def test_each_token_has_the_frequencies_of_its_text():
+    lengths = np.array([100, 250, 100])
+    dynamic = RopeConfig(THETA, DIM, DynamicRopeScaling(2.0, 100))
+    rows, factor = frequency_rows(dynamic, lengths, np.float32)
+    expected = [rope_frequencies(dynamic, length)[0].astype(np.float32) for length in lengths]
+    assert rows.tolist() == np.array(expected).tolist() and factor == 1.0
+    rows, _ = frequency_rows(RopeConfig(THETA, DIM), lengths, np.float32)
+    assert rows.tolist() == [PLAIN.astype(np.float32).tolist()]
 
 
 def test_longrope_changes_the_divisors_beyond_the_trained_length():
