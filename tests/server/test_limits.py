@@ -52,7 +52,7 @@ def test_a_text_beyond_the_context_is_refused_before_it_is_encoded(
     reply = server.post(route, TEXT_ROUTES[route])
     assert reply.status == 400, reply.body
     assert b"context" in reply.body or b"prompt is too long" in reply.body
-    assert sum(num_encoded_chars) < 200_000
+    assert not num_encoded_chars
 
 
 def test_token_ids_beyond_the_context_are_not_decoded(server: RunningServer) -> None:

@@ -64,6 +64,7 @@ def test_a_chat_is_what_the_engine_gives(client: ollama.Client) -> None:
     assert whole.done and whole.done_reason == expected.finish_reason
     assert whole.eval_count == len(expected.token_ids)
     assert (whole.total_duration or 0) >= (whole.prompt_eval_duration or 0) > 0
+    assert (whole.eval_duration or 0) > 0
     parts = list(client.chat("tested:latest", QUESTION, options=OPTIONS, stream=True))
     assert "".join(part.message.content or "" for part in parts) == expected.text
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]

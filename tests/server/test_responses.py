@@ -9,9 +9,9 @@ from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.protocols.cache_comparison import common_length
 from pellucid.server.protocols.openai_responses_api.fields import ConversationFields
 from pellucid.server.protocols.openai_responses_api.input import conversation_of
-from support.bundled import bundled_model
+from support.bundled import bundled_engine, bundled_model
 from support.codex import APPLY_PATCH, GITHUB
-from support.http_server import RunningServer
+from support.http_server import RunningServer, running_server
 from support.offline import offline
 
 QUESTION = "What is 12 + 7?"
@@ -44,9 +44,9 @@ def test_a_stream_builds_the_same_response(client: openai.OpenAI) -> None:
     final = events[-1].response  # type: ignore[union-attr]
     assert final.output_text == whole.output_text
     assert final.usage.output_tokens == whole.usage.output_tokens  # type: ignore[union-attr]
-    assert [
-        event.sequence_number for event in events if hasattr(event, "sequence_number")
-    ] == sorted({event.sequence_number for event in events if hasattr(event, "sequence_number")})
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type for event in events]
     assert kinds[:4] == [
         "response.created",
@@ -197,6 +197,16 @@ def test_why_the_cache_missed_in_openais_form(client: openai.OpenAI) -> None:
     assert 0 < missed.cache_missed_tokens < 20
     unknown = ask("resp_000000000000000000000000").prompt_cache_diagnostics
     assert unknown.type == "comparison_response_not_found"
+
+
+def test_an_earlier_prompt_whose_blocks_are_gone() -> None:
+    with running_server(bundled_engine(num_kv_blocks=16, max_model_len=512)) as server:
+        body = {"input": QUESTION, "instructions": "Be brief. " * 30, "max_output_tokens": 1}
+        first = server.post("/v1/responses", body).json["id"]
+        server.post("/v1/completions", {"prompt": [*range(10, 500)], "max_tokens": 1})
+        body["prompt_cache_options"] = {"comparison_response_id": first}
+        again = server.post("/v1/responses", body).json
+    assert again["prompt_cache_diagnostics"] == {"type": "unavailable"}
 
 
 def test_where_prompts_part() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -162,25 +163,22 @@ class _DatedChunks(TextChunks):
         line: with the strings `TextTemplate.PLACE` for the text and `TIME` for the time.
     """
 
-    __slots__ = ("_second", "_second_text")
+    __slots__ = ()
     TIME = secrets.token_hex().encode()  # no string of a client
 
     def __init__(self, line: bytes) -> None:
         super().__init__(line, self.TIME)
-        self._second = 0  # since 1970
-        self._second_text = b""
 
     def _chunk(self, text: str) -> bytes:
-        now, encoded = self._now(), encode_text(text)
+        second, nanoseconds = divmod(time.time_ns(), 10**9)
+        now, encoded = b"%b.%06dZ" % (_second_text(second), nanoseconds // 1000), encode_text(text)
         return self._format % (self._size + len(now) + len(encoded), now, encoded)
 
-    def _now(self) -> bytes:
-        """As `time_text`; the tokens of one second share its text, because making it takes longer than the chunk."""
-        second, nanoseconds = divmod(time.time_ns(), 10**9)
-        if second != self._second:
-            self._second = second
-            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
-        return b"%b.%06dZ" % (self._second_text, nanoseconds // 1000)
+
+@lru_cache(maxsize=1)
+def _second_text(second: int) -> bytes:
+    """As `time_text`; the tokens of one second since 1970 share it, because making it takes longer than the chunk."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
 
 
 def _nanoseconds(seconds: float) -> int:

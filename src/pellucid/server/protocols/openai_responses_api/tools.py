@@ -49,7 +49,7 @@ class OfferedTool:
 
 def flat_name(name: Any, namespace: Any) -> Any:
     """The name by which the model calls a tool."""
-    return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
+    return f"{namespace}__{name}" if namespace else name
 
 
 def offered_tools(
