@@ -213,6 +213,10 @@ def test_the_other_forms() -> None:
     message = message_of(read(template, ["<call add>a: one</call>"]))
     assert message == Message("", "<call add>a: one", [])
 
+    template = ResponseTemplate.compile(spec(tool_calls=calls | {"content": "int"}, content={}))
+    message = message_of(read(template, ["<call add>7</call>"]))  # arguments are an object
+    assert message == Message("", "<call add>7", [])
+
     repeated = {
         "open_pattern": r"<call (?P<name>\w+)>",
         "close": "</call>",

@@ -110,27 +110,33 @@ class CoveringTests:
     def in_order(
         self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
     ) -> list[str]:
-        """As many as their time allows: first some of each file, and of each function of the files that import the
-        source, or whose names have words of its path. What is drawn for the same function rarely notices more. Where it
-        is not known whether they run the line: all of these files, and some of each function.
+        """As many as their time allows: first some of each file, and the quick ones of the files that import the source
+        or whose names have words of its path, then one of each other function, then the others and those that take a
+        tenth of the time. What is drawn for the same function rarely notices more. Where it is not known whether they
+        run the line: first all of these files, and some of each function.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
         words = _words(path.removeprefix("src/pellucid/"))
-        seen, place, early = Counter[str](), dict[str, tuple[int, float, str]](), set(first)
+        seen, place, turn = Counter[str](), dict[str, tuple[int, float, str]](), dict[str, int]()
         for test in sorted(tests, key=lambda it: (cost[it], it)):
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem)) + 2 * _imports(file, path)
             place.setdefault(file, (-shared, cost[test], file))
-            is_few = seen[function] < NUM_FIRST or self.seconds[test] < QUICK
-            is_of_known = seen[file] < NUM_FIRST or (shared > 0 and is_few)
-            if is_of_known if is_known else shared or is_few:
-                early.add(test)
-            seen.update((file, function))
-        order = sorted(tests, key=lambda it: (it not in early, place[file_of(it)][0], cost[it], it))
+            is_few, is_quick = seen[function] < NUM_FIRST, self.seconds[test] < QUICK
+            is_first = seen[file] < NUM_FIRST and not seen[function]
+            is_of_known = is_first or (shared > 0 and is_quick)
+            is_early = test in first or (is_of_known if is_known else shared or is_few)
+            is_long = self.seconds[test] > self._max_seconds / 10
+            turn[test] = 2 if is_long else 0 if is_early else 1 if not seen[function] else 2
+            seen[file] += is_first
+            seen[function] += 1
+        order = sorted(
+            tests, key=lambda it: (turn[it], not _imports(file_of(it), path), cost[it], it)
+        )
         until = itertools.accumulate(self.seconds[it] + 0.01 for it in order)
         taken = [it for it, spent in zip(order, until, strict=True) if spent < self._max_seconds]
         # Those of a file share what they set up.
-        return sorted(taken, key=lambda it: (it not in early, place[file_of(it)], cost[it]))
+        return sorted(taken, key=lambda it: (turn[it], place[file_of(it)], cost[it]))
 
 
 def draw(options: argparse.Namespace) -> Iterator[tuple[str, Change, str]]:
