@@ -826,7 +826,8 @@ def what_changes(reader: KeyReader, plain: str, key: str, value: Any) -> str:
 
 def other_values(value: Any) -> list[Any]:
     if isinstance(value, list):
-        return [[other_values(each)[0] for each in value]]
+        alike = [[it] * len(value) for it in (True, False)] if isinstance(value[0], bool) else []
+        return [[other_values(each)[0] for each in value], *alike]
     if isinstance(value, bool):
         return [not value]
     return ["linear", "yarn"] if isinstance(value, str) else [2 * value, 0]

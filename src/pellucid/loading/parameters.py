@@ -194,9 +194,8 @@ class CheckpointParameters(Parameters):
                 yield self._after_steps(source.steps, part, shapes[1:], name, our_name)
             return
         for expert in own_experts:
-            if expert != own_experts.start:
-                self.release()
             yield self._rows_of(source.of_expert(expert), kind, tuple(own), our_name)
+            self.release()
 
     def _name_of_experts(self, source: Source, kind: str, our_name: str) -> str | None:
         """The tensor of all experts of a layer; None: each has one of its own."""
