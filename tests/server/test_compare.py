@@ -1,5 +1,6 @@
 """/v1/compare: both arms really run, count what the formulas say, and give the same tokens."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.kv_divergence import measure_divergence
 from pellucid.observing.events import BlockOps, EventRecord, Step
 from pellucid.server.page import compare_routes
+from support.golden_files import compare
 from support.http_server import RunningServer
+from support.replies import frames, short
 
 PROMPT = "Once upon a time, Mira went to the market."
+RUNS = Path(__file__).with_name("whole_runs.txt")
 
 
 def run(server: RunningServer, **body: Any) -> tuple[list[Any], Any]:
@@ -21,6 +25,20 @@ def run(server: RunningServer, **body: Any) -> tuple[list[Any], Any]:
     assert begin["ev"] == "cmp.begin" and end["ev"] == "cmp.end"
     assert len({event["run"] for event in reply.events}) == 1
     return events, end
+
+
+def test_whole_runs(server: RunningServer) -> None:
+    """Comparisons and loads, event by event; UPDATE_GOLDEN=1 writes them."""
+    lines = []
+    for line in RUNS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            path, body = line.removeprefix("# ").split(" ", 1)
+            reply = server.post(path, body.encode())
+            lines.append(line)
+            for frame in frames(reply):  # times between tokens are null where these come at once
+                shown = (each for each in frame.items() if "_seconds" not in each[0])
+                lines.append(", ".join(f"{path}={short(value)}" for path, value in shown))
+    compare(RUNS, lines)
 
 
 def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:

@@ -16,7 +16,7 @@ _NAMES = (
     (re.compile(r"\bc[0-9a-f]{8}\b"), "CALL"),
     (re.compile(re.escape(FINGERPRINT)), "FINGERPRINT"),
 )
-_DURATION = re.compile(r"_ms$|_us$|_per_second$|_duration$")
+_DURATION = re.compile(r"_ms$|_us$|us_per_tok$|_per_second$|_tok_s$|_duration$|(^|\.)seconds$")
 _MOMENT = re.compile(r"(^|\.)(created|created_at|completed_at|modified_at)$")
 # What grows from frame to frame of a stream
 _GROWING = re.compile(
@@ -87,6 +87,10 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _settled(value: Any, path: str) -> Any:
+    if path == "run":
+        return "RUN"
+    if isinstance(value, list) and _DURATION.search(path):
+        return [_settled(each, path) for each in value]
     if isinstance(value, float | int) and _DURATION.search(path):
         assert value >= 0
         return "DURATION"
