@@ -16,6 +16,7 @@ from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
 from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.text_encoder import TextEncoder
 from pellucid.text.tokenizer import Tokenizer
+from pellucid.text.tokenizer_texts import read_added_tokens
 from support.tokenizer_kinds import KINDS
 
 TEMPLATES = {
@@ -646,3 +647,9 @@ def test_a_text_that_fits_does_not_list_the_vocabulary() -> None:
     with pytest.raises(PromptTooLongError):
         encoder.check_num_chars(30, 10)
     assert vocabulary.num_lists == 1
+
+
+def test_added_tokens_of_the_file_alone(tmp_path: Path) -> None:
+    added = [{"id": 5, "content": "<a>"}, {"id": 6, "content": 7}, 8]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "model": {}}))
+    assert read_added_tokens(tmp_path) == {5: "<a>"}
