@@ -251,11 +251,27 @@ def test_fields_with_other_names_are_content() -> None:
         ({**spec(content={}), "version": 2}, "response_template.version=2: must be 1"),
         ({**spec(content={}), "x": 2}, "response_template.x: there is no such key"),
         (spec(content={"opens": "x"}), "fields.content.opens: there is no such key"),
-        (spec(content={"open": ""}), "content.open='': must be text, or a list of texts"),
+        *(
+            (spec(content={"open": wrong}), r"content.open=\S+: must be text, or a list of texts")
+            for wrong in ("", [], [""], [1], 1)
+        ),
+        ({**spec(content={}), "defaults": []}, "response_template.defaults: must be an object"),
+        (spec(content={"open_pattern": ""}), "must be a regular expression of 1 to 4096 char"),
+        *(
+            (spec(tool_calls={"open": "<", "content": form, "content_args": args}), error)
+            for form, args, error in (
+                ("xml-inline", {"tag_pattern": "(?P<key>a)"}, "must have the groups key and value"),
+                ("kv-lines", {"value_parser": 1}, "value_parser: must be an object, got int"),
+                ("kv-lines", {"value_parser": {"name": "x"}}, "value_parser.name='x': must be one"),
+                ("json", {"string_delims": ["<<"]}, "must be a list of pairs of texts"),
+                ("json", {"string_delims": [["<"]]}, "must be a list of pairs of texts"),
+                ("json", {"string_delims": [["<", ""]]}, "must be a list of pairs of texts"),
+            )
+        ),
         (spec(content={"open": "a", "open_pattern": "b"}), "has open and open_pattern"),
         (spec(content={"open_pattern": "("}), r"open_pattern='\(': is not a regular expression"),
         (
-            spec(content={"open_pattern": "a" * 5000}),
+            spec(content={"open_pattern": "a" * 4097}),
             "open_pattern: must be a regular expression of 1",
         ),
         (spec(content={"content": "yaml"}), "content.content='yaml': must be one of text, int"),
@@ -284,6 +300,7 @@ def test_templates_with_errors(template: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error) as raised:
         ResponseTemplate.compile(template)
     assert len(str(raised.value)) < 1000
+    ResponseTemplate.compile(spec(content={"open_pattern": "a" * 4096}))
 
 
 def test_a_literal_can_grow_if_another_one_begins_with_it() -> None:
