@@ -40,7 +40,7 @@ class App:
         path = scope["path"]
         self.asked.append(path)
         status = 401 if path == "/refused" else 200
-        body = LARGE if path == "/large" else b"ok"
+        body = LARGE if path in ("/large", "/parts") else b"ok"
         headers = [] if path == "/stream" else [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if path == "/stream":
@@ -49,6 +49,11 @@ class App:
                 pass
             self.left.append(path)
             return
+        if path == "/parts":  # the second one when the client has taken the first
+            await send(
+                {"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True}
+            )
+            body = body[len(body) // 2 :]
         await send({"type": "http.response.body", "body": body})
 
 
@@ -152,7 +157,7 @@ def test_a_client_that_takes_little_at_a_time_is_not_given_up() -> None:
         """The bytes that came, and the longest time between two pieces."""
         size, longest = 0, 0.0
         with served(write_seconds=write_seconds) as server, server.connect() as connection:
-            connection.sendall(GET % b"/large")
+            connection.sendall(GET % b"/parts")
             while size < len(LARGE):
                 begun = time.monotonic()
                 time.sleep(0.02)  # in all, several times as long as it may take nothing

@@ -193,9 +193,8 @@ class CompareRoutes(OneEngineHandlers):
         meter = await self.engine.inspect(
             lambda inspector: inspector.divergence_meter(token_ids, names, REFERENCE_FORMAT)
         )
-        while time.monotonic() < deadline:
-            if not await self.engine.inspect(lambda _: meter.step()):
-                break
+        while time.monotonic() < deadline and await self.engine.inspect(lambda _: meter.step()):
+            pass
         if not meter.num_tokens:
             return {}
         moved = {name: meter.divergence(name) for name in names}
