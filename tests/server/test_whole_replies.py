@@ -5,6 +5,7 @@ of the latest answer. UPDATE_GOLDEN=1 pytest tests/server/test_whole_replies.py 
 """
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,10 @@ def test_whole_replies() -> None:
                         ", ".join(f"{path}={short(value)}" for path, value in frame.items())
                     )
             elif path == "/metrics":
+                bounds: defaultdict[str, list[str]] = defaultdict(list)
+                for name, bound in re.findall(r"(\S+_bucket)\{.*le=\"(.*?)\"", reply.body.decode()):
+                    bounds[name].append(bound)
+                lines += [f"{name}: {shortened(' '.join(each))}" for name, each in bounds.items()]
                 text = re.sub(r"(?m)^(#.*|.*_(bucket|created)\{.*)\n", "", reply.body.decode())
                 text = re.sub(r"[0-9a-f]{32,}", "ID", text)
                 lines += re.sub(
