@@ -34,10 +34,11 @@ _PYTHON = _BOTH | {
     r"^ +((?:self\.[\w.]+|[\w.]+\[.*\]) = .*|[\w.]+(?:\[.*\])? [-+*/|&]{1,2}= .*)$": ("pass",),
     r"^ +((?:await )?[\w.]+\(.*\)|raise\b.*|del .*|continue|break)$": ("pass",),
 }
+_BRACKETS = r"(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"  # with two pairs within one another in it
 _CPP = _BOTH | {
     r"\breturn (?!(?:false|0|nullptr);)([^;{}]+);": ("{}",),
-    r"\bif (?:constexpr )?\((.*)\) ?(?:\{|[^{}]*;)?$": ("true", "false"),
-    r"\bwhile \((.*)\) ?(?:\{|[^{}]*;)?$": ("false",),
+    rf"\bif (?:constexpr )?{_BRACKETS}": ("(true)", "(false)"),
+    rf"\bwhile {_BRACKETS}": ("(false)",),
     # No declaration: without it, nothing compiles.
     r"(?<=[;{}\n])\s*^ +((?![\w:]+(?:<.*?>)?[&*]* \w|\w+:)[\w*(+-][^;{}]*;)$": (";",),
 }

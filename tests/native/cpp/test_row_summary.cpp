@@ -26,6 +26,7 @@ Work work_of(const std::vector<float>& logits, std::int64_t top_k, double top_p)
                       static_cast<std::int64_t>(logits.size()), {0, 0, 1.4f, top_k, top_p, 0.0f},
                       scratch, summary));
   CHECK(scratch.sample.empty() == (top_k == 0 && top_p == 1.0));
+  CHECK(summary.after_min_p.weight == summary.after_top_p.weight);  // min_p is off: no other sum
   Work work{static_cast<std::int64_t>(scratch.chunks.size()), 0,
             static_cast<std::int64_t>(scratch.tokens.size())};
   for (const RowSummaryScratch::Chunk& chunk : scratch.chunks) {

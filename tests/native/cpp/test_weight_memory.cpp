@@ -1,4 +1,6 @@
 // Memory that matrices share: parts of their own, zeroed, and an end.
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -98,6 +100,8 @@ void test_directory_that_is_not_there() {
 // From the heap, and from 2 MiB on in huge pages.
 void test_buffers() {
   CHECK(AlignedBuffer(0).data() == nullptr);
+  void* const past = AlignedBuffer(2 * kMiB).data();
+  CHECK(msync(past, kMiB, MS_ASYNC) != 0);  // no memory: it is given back
   for (const std::size_t size : {std::size_t{1}, 2 * kMiB - 1, 2 * kMiB, 5 * kMiB}) {
     AlignedBuffer memory(size);
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
