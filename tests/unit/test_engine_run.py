@@ -74,7 +74,7 @@ def test_the_events_of_a_known_run() -> None:
         engine.add_request([5, 6] * 12, told, "told", cache_salt="s", priority=-2),
         engine.add_request([0, 31], thinks, "thinks", caller_weight=2.0),
         engine.add_prepared(
-            engine.prepare([*trunk, 6, 9], told), "fork", continues=("long/0", len(trunk) + 1)
+            engine.prepare([*trunk, 6, 9], thinks), "fork", continues=("long/0", len(trunk) + 1)
         ),
     ]
     for _ in range(9):

@@ -32,6 +32,21 @@ def test_swap_space_for_less_than_a_block_is_refused() -> None:
     assert fake_engine(swap_space=16, block_size=16).memory_plan.bytes_per_block == 16
 
 
+@pytest.mark.parametrize("has_store", [False, True])
+@pytest.mark.parametrize("num_slots", [0, 2])
+def test_a_store_that_is_not_asked_for_holds_nothing(
+    has_store: bool, num_slots: int, tmp_path: Path
+) -> None:
+    store = {"prefix_store": str(tmp_path)} if has_store else {}
+    with closing(fake_engine(swap_space=16 * num_slots, block_size=16, **store)) as engine:
+        offload = engine.scheduler.kv_cache_manager.offload
+        assert (offload is not None) == (has_store or num_slots > 0)
+        if offload is not None:
+            assert len(offload.swapped._free_slots) == num_slots
+            most = engine.plan.max_pending_blocks if has_store else 0
+            assert (offload.reads.num_readable_blocks, offload.blocks_per_state) == (most, 0)
+
+
 def test_a_closed_engine_leaves_no_file_open() -> None:
     before = sorted(Path("/dev/fd").iterdir())
     engine = fake_engine(swap_space=1 << 20)
