@@ -323,9 +323,11 @@ def test_a_stream_that_its_reader_closes_ends_once() -> None:
         stream, ends = await engine.add_request(PROMPT, LONG), []
         stream.when_ended(lambda: ends.append("stream"))
         stream.call_back(lambda delta: True, lambda: ends.append("reader"))
+        assert ends == []
         await stream.aclose()
         await engine._thread.ask(int)  # the engine has aborted it, and said so
-        assert ends == ["stream", "reader"]
+        stream.when_ended(lambda: ends.append("late"))
+        assert ends == ["stream", "reader", "late"] and stream.take() == []
 
     run(serve)
 
@@ -683,6 +685,8 @@ def test_whatever_ends_the_engines_thread_ends_every_stream(
             assert caught.value.__cause__ is error
         with pytest.raises(EngineStoppedError):  # a call that waited meanwhile
             await asyncio.wrap_future(calls[0])
+        with pytest.raises(EngineStoppedError):
+            await async_engine._thread.ask(int)
         assert not async_engine.is_healthy
         assert async_engine.failure is error
         assert async_engine.num_unfinished_requests == 0

@@ -79,9 +79,12 @@ def add_many(engine: LLMEngine, count: int) -> None:
 
 def test_nothing_is_kept_for_subscribers_that_there_are_not() -> None:
     engine = crowded_engine()
+    last = engine.events.last_seq
     for number in range(8):
         engine.add_request([number + 1] * 60, GREEDY)
+    add_many(engine, 20)
     run(engine)
+    assert engine.events.last_seq == last
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.index._num_evicted and pool.log.take() == ((), ())
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pellucid import llm as llm_module
-from pellucid.engine.turns import FairLock
+from pellucid.engine.turns import DeferredInterrupt, FairLock
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
@@ -320,6 +320,19 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(llm: LLM) -> None:
     with pytest.raises(KeyboardInterrupt):
         llm.generate([1, 2])
     assert waited == [False]
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored(llm: LLM) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for delta in llm.stream([1, 2], SamplingParams(max_tokens=3, ignore_eos=True)):
+            signal.raise_signal(signal.SIGINT)
+            assert delta.token_ids
+        with DeferredInterrupt():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_closed_it_answers_no_more(llm: LLM) -> None:

@@ -92,6 +92,20 @@ def test_only_the_same_salt_shares_blocks() -> None:
     assert cached == [0, 0, 32, 0, 32]
 
 
+@pytest.mark.parametrize(
+    ("fields", "num_decoded"),
+    [({}, 0), ({"stop": "a"}, 0), ({"stop": "a", "stop_in_reasoning": False}, 1)],
+)
+def test_only_where_reasoning_counts_the_prompts_text_is_made(
+    fields: dict[str, object], num_decoded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+    monkeypatch.setattr(FakeTokenizer, "decode", lambda *_, **__: decoded.append("") or "")
+    prepared = maker().prepare([1], SamplingParams(**fields), FakeClock())
+    assert len(decoded) == num_decoded
+    assert (prepared.reasoning is not None) == (num_decoded > 0)
+
+
 def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> None:
     scaling = LongRopeScaling((1.0,), (2.0,), original_max_position=8, attention_factor=1.0)
     config = fake_model_config(64, RopeConfig(1e4, 2, scaling))
@@ -117,6 +131,8 @@ def test_without_a_tokenizer_token_ids_are_the_only_prompts() -> None:
     encoded = maker.encode([1, 2, 3], lambda: 0.0)
     prepared = maker.prepare(encoded, SamplingParams(), lambda: 0.0)
     assert maker.make("r", prepared)[0].prompt_token_ids == (1, 2, 3)
+    budget = maker.prepare(encoded, SamplingParams(thinking_token_budget=3), lambda: 0.0)
+    assert budget.thinking_budget is None
     for prompt in ("text", ChatPrompt([{"role": "user", "content": "text"}])):
         with pytest.raises(ValueError, match="no tokenizer is loaded; give the prompt as token id"):
             maker.encode(prompt, lambda: 0.0)

@@ -187,6 +187,7 @@ class Trace:
         assert not self.known
         everyone = {each.request_id for each in self.requests} | {*self.callers}
         assert not names_in(self.scheduler, everyone)
+        assert watched or self.bus.last_seq == -1
         assert self.bus.active == watched  # a watcher that finds a fault is dropped
 
     def add(self) -> None:
