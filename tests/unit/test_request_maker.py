@@ -92,6 +92,24 @@ def test_only_the_same_salt_shares_blocks() -> None:
     assert cached == [0, 0, 32, 0, 32]
 
 
+class WithSpecialTokens(FakeTokenizer):
+    """What begins a text is a special token."""
+
+    def encode(self, text: str, add_special_tokens: bool = True, **_: object) -> list[int]:
+        return [0] * add_special_tokens + super().encode(text)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return super().decode(token_ids).replace("#", "" if skip_special_tokens else "#")
+
+
+def test_reasoning_begins_and_ends_by_special_tokens_too() -> None:
+    made = RequestMaker(fake_model_config(64, RopeConfig(1e4, 2)), WithSpecialTokens(), 64)
+    params = SamplingParams(thinking_token_budget=0)
+    prepared = made.prepare(FakeTokenizer().encode("#?"), params, FakeClock())
+    assert prepared.thinking_budget.forced_token(()) == FakeTokenizer().encode("!")[0]
+    assert made.make("r", prepared)[0].cache_salt == NO_SALT
+
+
 @pytest.mark.parametrize(
     ("fields", "num_decoded"),
     [({}, 0), ({"stop": "a"}, 0), ({"stop": "a", "stop_in_reasoning": False}, 1)],
