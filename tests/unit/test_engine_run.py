@@ -9,6 +9,7 @@ from pellucid.engine.engine_events import Ceilings
 from pellucid.engine.inspection import AnswerSoFar
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.observing.events import EventRecord, Level
 from pellucid.scheduling.request import Request
 from pellucid.speculation.proposers.proposer import Proposer
@@ -58,7 +59,10 @@ def test_the_events_of_a_known_run() -> None:
     records: list[EventRecord] = []
     engine.events.subscribe(records.append, Level.TOKEN)
     trunk = [1 + index % 30 for index in range(33)]
-    drawn = SamplingParams(temperature=0.8, top_k=5, seed=3, max_tokens=3, n=2)
+    words = StructuredOutputsParams(regex="[a-m]{2}")
+    drawn = SamplingParams(
+        temperature=0.8, top_k=5, seed=3, max_tokens=3, n=2, structured_outputs=words
+    )
     greedy = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True, logprobs=1)
     outputs = [
         engine.add_request(trunk, greedy, "long"),

@@ -2,8 +2,19 @@
 
 import pytest
 
+from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block import CacheSalt
+from pellucid.scheduling.block_pool import BlockPool
+from pellucid.scheduling.kv_cache_manager import KVCacheManager
+from pellucid.scheduling.offload import Offload, PrefixReads, SwapSlots
+from pellucid.scheduling.open_keys import OpenKeys, OpenSlots
+from pellucid.scheduling.prefix_index import PrefixIndex
+from pellucid.scheduling.recurrent_states import RecurrentStates
 from pellucid.scheduling.request import FinishReason, RequestStatus
+from pellucid.scheduling.request_queues import RequestQueues
+from pellucid.scheduling.request_slots import RequestSlots
+from pellucid.scheduling.scheduler import Scheduler
+from pellucid.scheduling.state_pool import StatePool
 from support.scheduling import (
     BLOCK_SIZE,
     END,
@@ -183,3 +194,22 @@ def test_rows_computed_again_are_told_from_new_ones() -> None:
         num_recomputed += sum(share.num_recomputed_tokens for share in step(scheduler).scheduled)
     assert num_recomputed == old.num_processed_tokens + new.num_processed_tokens - 2 * (7 + 9 - 1)
     assert num_recomputed > 0
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(RequestQueues, KVCacheManager, BlockPool, PrefixIndex, Offload, SwapSlots, PrefixReads),
+        *(RecurrentStates, StatePool, RequestSlots, OpenKeys),
+    ],
+)
+def test_a_check_of_the_whole_checks_each_part(part: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = {"block_pool": BlockPool(4), "block_size": BLOCK_SIZE}
+    of_states = KVCacheManager(**pool, offload=Offload(), state_pool=StatePool(1))
+    of_open_keys = KVCacheManager(**pool, open_slots=OpenSlots(1, BLOCK_SIZE))
+    checked = []
+    check = part.check_integrity
+    monkeypatch.setattr(part, "check_integrity", lambda *args: checked.append(part) or check(*args))
+    for manager in (of_states, of_open_keys):
+        Scheduler(manager, EventBus(), 1, 8).check_integrity()
+    assert len(checked) >= (2 if part is RequestSlots else 1)
