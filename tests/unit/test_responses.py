@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.text.responses.content import in_type
+from pellucid.text.responses.content import in_type, parsed_content
 from pellucid.text.responses.deltas import ContentText, ResponseDelta, ToolCallStart, merged
 from pellucid.text.responses.family_records import FAMILIES
 from pellucid.text.responses.format import ResponseFormat, find_response_format
@@ -231,6 +231,46 @@ def test_the_other_forms() -> None:
     template = ResponseTemplate.compile(spec(tool_calls=repeated, content={"close": "."}))
     message = message_of(read(template, ["<call add><a>1</a><a>x</a></call>Yes.No."]))
     assert message == Message("", "Yes\n\nNo", [("add", {"a": [1, "x"]})])
+
+
+TAGS = {"tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\1>"}
+
+
+@pytest.mark.parametrize(
+    ("form", "args", "text", "value"),
+    [
+        ("text", {}, " a ", "a"),
+        ("text", {"strip": False}, " a ", " a "),
+        ("int", {}, " 7 ", 7),
+        ("float", {}, "7.5", 7.5),
+        ("bool", {}, " True ", True),
+        ("bool", {}, "1", True),
+        ("bool", {}, "no", False),
+        ("json", {"allow_non_json": True}, " [1 ", "[1"),
+        (
+            "json",
+            {"string_delims": [["<", ">"], ["«", "»"]], "unquoted_keys": True},
+            '{a: <"b">, c:[«}»]}',
+            {"a": '"b"', "c": ["}"]},
+        ),
+        ("kv-lines", {}, "a : b:c\n\nd\ne:", {"a": "b:c", "e": ""}),
+        ("kv-lines", {"strip": False, "line_sep": ";", "kv_sep": "="}, "a = 1;b", {"a ": " 1"}),
+        ("kv-lines", {"value_parser": {}}, "a: b", {"a": "b"}),
+        ("kv-lines", {"value_parser": {"name": "json"}}, "a: [1]", {"a": [1]}),
+        ("xml-inline", TAGS, "<a>1</a> <a>2\n</a><b></b>", {"a": "2\n", "b": ""}),
+        (
+            "xml-inline",
+            TAGS | {"merge_duplicates": True},
+            "<a>1</a><a>2</a><a>3</a>",
+            {"a": ["1", "2", "3"]},
+        ),
+    ],
+)
+def test_what_a_form_makes_of_a_text(
+    form: str, args: dict[str, Any], text: str, value: Any
+) -> None:
+    found = parsed_content(text, form, args)
+    assert (found, type(found)) == (value, type(value))
 
 
 def test_fields_with_other_names_are_content() -> None:
