@@ -37,7 +37,7 @@ class Client:
     async def receive(self) -> dict[str, Any]:
         if not self._has_sent:
             self._has_sent = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
+            return {"type": "http.request", "body": self._body}
         await self.gone.wait()
         return {"type": "http.disconnect"}
 

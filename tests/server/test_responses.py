@@ -4,6 +4,7 @@ from array import array
 from typing import Any
 
 import openai
+import pytest
 
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.server.protocols.cache_comparison import common_length
@@ -199,14 +200,31 @@ def test_why_the_cache_missed_in_openais_form(client: openai.OpenAI) -> None:
     assert unknown.type == "comparison_response_not_found"
 
 
-def test_an_earlier_prompt_whose_blocks_are_gone() -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "asked", "told"),
+    [
+        (
+            "/v1/responses",
+            {"input": "Be brief. " * 30, "max_output_tokens": 1},
+            lambda earlier: {"prompt_cache_options": {"comparison_response_id": earlier}},
+            ("prompt_cache_diagnostics", {"type": "unavailable"}),
+        ),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": "Be brief. " * 30}], "max_tokens": 1},
+            lambda earlier: {"diagnostics": {"previous_message_id": earlier}},
+            ("diagnostics", {"cache_miss_reason": {"type": "unavailable"}}),
+        ),
+    ],
+)
+def test_an_earlier_prompt_whose_blocks_are_gone(
+    path: str, body: dict[str, Any], asked: Any, told: tuple[str, Any]
+) -> None:
     with running_server(bundled_engine(num_kv_blocks=16, max_model_len=512)) as server:
-        body = {"input": QUESTION, "instructions": "Be brief. " * 30, "max_output_tokens": 1}
-        first = server.post("/v1/responses", body).json["id"]
+        first = server.post(path, body).json["id"]
         server.post("/v1/completions", {"prompt": [*range(10, 500)], "max_tokens": 1})
-        body["prompt_cache_options"] = {"comparison_response_id": first}
-        again = server.post("/v1/responses", body).json
-    assert again["prompt_cache_diagnostics"] == {"type": "unavailable"}
+        again = server.post(path, body | asked(first)).json
+    assert told in again.items()
 
 
 def test_where_prompts_part() -> None:
