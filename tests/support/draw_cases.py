@@ -11,7 +11,8 @@ from pellucid.scheduling.request import Request
 
 
 def make_request(rng: np.random.Generator, vocab_size: int, params: SamplingParams) -> Request:
-    words = [rng.integers(vocab_size, size=rng.integers(1, 4)) for _ in range(3)]
+    # A tokenizer may have more tokens than the model.
+    words = [rng.integers(vocab_size + 1, size=rng.integers(1, 4)) for _ in range(3)]
     request = Request(
         request_id="r",
         prompt_token_ids=tuple(rng.integers(vocab_size, size=rng.integers(1, 40)).tolist()),
@@ -19,7 +20,7 @@ def make_request(rng: np.random.Generator, vocab_size: int, params: SamplingPara
         seed=int(rng.integers(2**63)) * 2 + 1,
         arrival_time=0.0,
         max_tokens=1000,
-        eos_token_ids=frozenset(rng.integers(vocab_size, size=2).tolist()),
+        eos_token_ids=frozenset(rng.integers(vocab_size + 1, size=2).tolist()),
         bad_words_token_ids=tuple(tuple(word.tolist()) for word in words)
         if params.bad_words
         else (),
