@@ -126,6 +126,7 @@ def test_steps_that_another_process_computes(backend: str, family: str, tmp_path
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=compute_steps, args=(there, config))
     process.start()
+    there.close()  # or nobody would notice that it ends
     runner = RemoteRunner(here)
     model = load_model(config)
     engine = LLMEngine(config, model, FakeClock(), proposer=Repeats())
