@@ -230,6 +230,8 @@ def test_an_engine_draws_what_the_sampler_would(
         while engine.has_unfinished_requests:
             engine.step()
         texts.append(output.outputs[0].token_ids)
+        engine.step()  # tells execution that it has ended
+        assert not engine.model_runner._draws
         always = property(lambda draws: False, lambda draws, value: None)
         monkeypatch.setattr(RequestDraws, "are_complete", always, raising=False)
     assert texts[0] == texts[1]
