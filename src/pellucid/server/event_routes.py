@@ -113,9 +113,7 @@ class EventRoutes(Handlers):
         return replace(snapshot, requests=own, blocks=())
 
     def _may_hear(self, call: Call, event: Event) -> bool:
-        """Admins get all events, other callers those of their own requests and those about no request."""
-        if call.caller.role is Role.ADMIN:
-            return True
+        """Callers that are no admins get the events of their own requests, and those about no request."""
         if isinstance(event, OPEN_EVENTS):
             return True
         request_id = getattr(event, "req", None)

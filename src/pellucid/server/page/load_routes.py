@@ -100,7 +100,6 @@ class _Load:
         self._emit = emit
         self._salt = salt
         self._planned = traffic.requests()
-        self._start = 0.0
 
     def begin(self) -> dict[str, Any]:
         return {

@@ -28,14 +28,14 @@ class CacheComparison:
 
     Attributes:
         changed: the first aspect of the call that differs, if one does; otherwise it is the conversation.
-        missed_tokens: tokens of the earlier prompt from the first different one on.
-        reusable_tokens: of the earlier prompt.
+        missed_tokens: tokens of the earlier prompt from the first different one on; None: it is not found.
+        reusable_tokens: of the earlier prompt; likewise.
     """
 
     outcome: CacheOutcome
     changed: str | None = None
-    missed_tokens: int = 0
-    reusable_tokens: int = 0
+    missed_tokens: int | None = None
+    reusable_tokens: int | None = None
 
 
 def compare_with(
