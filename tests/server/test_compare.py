@@ -9,8 +9,9 @@ from pellucid.engine import LLMEngine
 from pellucid.engine.kv_divergence import measure_divergence
 from pellucid.observing.events import BlockOps, EventRecord, Step
 from pellucid.server.page import compare_routes
+from support.bundled import bundled_engine
 from support.golden_files import compare
-from support.http_server import RunningServer
+from support.http_server import RunningServer, running_server
 from support.replies import frames, short
 
 PROMPT = "Once upon a time, Mira went to the market."
@@ -161,6 +162,14 @@ def test_the_engines_of_a_comparison_are_closed(
     monkeypatch.setattr(LLMEngine, "close", lambda engine: closed.append(close(engine)))
     run(server, max_tokens=2, runs=1)
     server.wait_until(lambda: len(closed) == 2, "the end of both engines")
+
+
+def test_engines_of_a_comparison_have_caches_of_their_own(tmp_path: Path) -> None:
+    """Blocks for their requests alone: neither the memory nor the store of the server's."""
+    caches = {"kv_cache_memory": 1 << 24, "prefix_store": str(tmp_path)}
+    with running_server(bundled_engine(**caches, enable_prefix_caching=True)) as server:
+        _, end = run(server, prompt="word " * 70, max_tokens=2, runs=1)
+    assert {arm["kv_peak_bytes"] for arm in end["arms"].values()} == {3 * 98304}
 
 
 def test_what_is_too_much_is_refused(server: RunningServer) -> None:

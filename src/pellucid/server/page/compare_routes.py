@@ -229,7 +229,6 @@ class CompareRoutes(OneEngineHandlers):
                 max_num_seqs=arm.num_seats,
                 max_model_len=max(2, length),
                 num_kv_blocks=num_requests * needs.most(length),
-                kv_cache_memory=None,
                 enable_prefix_caching=False,
                 prefix_store=None,
                 prefix_store_key=None,
