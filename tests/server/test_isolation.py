@@ -12,6 +12,7 @@ import pytest
 
 from pellucid.server import request_records
 from pellucid.server.config import Limits
+from pellucid.server.visibility import OTHER
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
@@ -111,7 +112,14 @@ def test_the_load_of_another_key_shows_in_times_alone() -> None:
     assert lost_alone == 0 < lost_beside  # as an admin sees it
 
 
-def explanations_of_preempted_calls(beside: bool) -> tuple[list[Any], int]:
+def test_a_key_that_sees_others_hears_of_preemptions_by_them_without_their_names() -> None:
+    (seen, _), _ = explanations_of_preempted_calls(beside=True, isolates=False)
+    own = {name: completion for call in seen for name, completion in call["completions"].items()}
+    causes = {each["cause_req"] for it in own.values() for each in it["preemptions"]}
+    assert OTHER in causes and causes <= {OTHER, *own}
+
+
+def explanations_of_preempted_calls(beside: bool, isolates: bool = True) -> tuple[list[Any], int]:
     """What a key gets to see of two calls that ran together, and how many positions they lost.
 
     Args:
@@ -119,7 +127,10 @@ def explanations_of_preempted_calls(beside: bool) -> tuple[list[Any], int]:
     """
     engine = fake_engine(clock=time.monotonic, num_kv_blocks=16, block_size=16)
     body = {"prompt": [1, 2, 3], "max_tokens": 80, "ignore_eos": True, "stream": True, "seed": 1}
-    with running_server(engine, api_keys=KEYS, isolate_keys=True) as server, ExitStack() as stack:
+    with (
+        running_server(engine, api_keys=KEYS, isolate_keys=isolates) as server,
+        ExitStack() as stack,
+    ):
         gate = StepGate(engine)
         own = [
             stack.enter_context(
