@@ -75,6 +75,10 @@ class PartsElsewhere(Protocol):
         """As `LoadedModel.see_attention`."""
         ...
 
+    def when_lost(self, on_loss: Callable[[], None]) -> None:
+        """Calls `on_loss`, on any thread, when another process has gone, before a request fails for that."""
+        ...
+
     def take_loss(self) -> Exception | None:
         """Why the contents of all blocks are gone since the last call; None: they are not."""
         ...

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pellucid.async_engine import AsyncTokenStream
-from pellucid.cluster.replica_pool import ReplicaPool, plan_replica
+from pellucid.cluster.replica_pool import ReplicaPool, plan_replica, plan_replica_of_stages
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
@@ -99,6 +99,15 @@ class RunningPool:
         plan = plan_replica(config, num_replicas, model)
         return cls(ReplicaPool.of_processes(config, model, plan, num_replicas, 100_000))
 
+    @classmethod
+    def of_stages(cls, stages: Sequence[str], key: str, **knobs: object) -> "RunningPool":
+        """A replica for each group of stages."""
+        config = EngineConfig(**knobs, stages=stages[0], stages_key=key)
+        model = load_without_weights(config)
+        plan, num_replicas = plan_replica_of_stages(config, model), len(stages)
+        made = ReplicaPool.of_processes(config, model, plan, num_replicas, 100_000, stages)
+        return cls(made)
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self._loop.run_until_complete(work)
 
@@ -120,6 +129,20 @@ class RunningPool:
         if ready:
             os.kill(rng.choice(ready), signal.SIGKILL)
         return bool(ready)
+
+    async def until_tokens(self, num_tokens: int) -> None:
+        """Returns when unfinished requests have so many tokens together."""
+        while self.num_tokens < num_tokens:
+            await asyncio.sleep(0.01)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of unfinished requests."""
+        return sum(
+            len(each.token_ids)
+            for each_request in [*self.pool._dispatcher.requests.values()]
+            for each in each_request.output.outputs
+        )
 
     async def until_all_are_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS

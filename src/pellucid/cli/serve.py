@@ -1,7 +1,8 @@
 """`pellucid serve`: serves a model over HTTP, in OpenAI's, Anthropic's and Ollama's protocols."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,10 +135,14 @@ def serve(
     from pellucid.server.config import Limits, ServerConfig
     from pellucid.server.run import run_server
 
-    model = words.name()
+    model, num_replicas = words.name(), listening_options.replicas
+    stages = groups_of_stages(stages_options.stages, num_replicas)
     engine_config = EngineConfig(
         model=model,
-        **words.settings(model_options, prefix_cache_options, speculation_options, stages_options),
+        **words.settings(
+            *(model_options, prefix_cache_options, speculation_options),
+            replace(stages_options, stages=next(iter(stages), None)),
+        ),
         max_num_seqs=max_num_seqs,
     )
     config = ServerConfig(
@@ -158,12 +163,12 @@ def serve(
         ),
     )
     _set_up_logs(listening_options.log_calls)
-    if listening_options.replicas == 1:
+    if num_replicas == 1:
         engine: AsyncLLMEngine | ReplicaPool = _one_engine(engine_config, config)
         what = " and the live page"
     else:
-        engine = _replicas(listening_options.replicas, engine_config, config)
-        what = f" on {listening_options.replicas} replicas"
+        engine = _replicas(num_replicas, engine_config, stages, config)
+        what = f" on {num_replicas} replicas"
     name = (*config.model_names, engine.model_name)[0]
     run_server(engine, config, lambda url: note(f"serving {name}{what} at {url}"))
 
@@ -182,19 +187,39 @@ def _one_engine(engine_config: EngineConfig, config: "ServerConfig") -> "AsyncLL
     return AsyncLLMEngine(engine, config.limits.max_unfinished_completions, write_crash_report)
 
 
-def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> "ReplicaPool":
+def groups_of_stages(stages: str | None, num_replicas: int) -> list[str]:
+    """The stages of each replica: groups of addresses with semicolons between. Empty: there are none.
+
+    Raises:
+        ValueError: there are more or fewer groups than replicas.
+    """
+    if stages is None:
+        return []
+    groups = [each.strip() for each in stages.split(";")]
+    if len(groups) != num_replicas:
+        raise ValueError(
+            f"stages={stages!r}: has the stages of {len(groups)} replicas, but replicas={num_replicas}; those of each"
+            " replica are a group, with semicolons between the groups: 'a:7000,b:7000;c:7000,d:7000'"
+        )
+    return groups
+
+
+def _replicas(
+    num: int, engine_config: EngineConfig, stages: Sequence[str], config: "ServerConfig"
+) -> "ReplicaPool":
     """Starts the processes, and shows what each of them takes."""
-    from pellucid.cluster.replica_pool import ReplicaPool, check_num_replicas, plan_replica
+    from pellucid.cluster.replica_pool import (
+        ReplicaPool,
+        check_num_replicas,
+        plan_replica,
+        plan_replica_of_stages,
+    )
     from pellucid.loaded_model import load_without_weights
 
     check_num_replicas(num)
     if config.kv_events is not None:
         raise ValueError(
             f"replicas={num}: have a router of their own, and publish no KV events; leave kv_events out"
-        )
-    if engine_config.stages is not None:
-        raise ValueError(
-            f"stages={engine_config.stages!r}: compute for one engine; leave replicas out"
         )
     if (num_ranks := engine_config.tensor_parallel_size) > 1:
         raise ValueError(
@@ -203,10 +228,13 @@ def _replicas(num: int, engine_config: EngineConfig, config: "ServerConfig") -> 
     with progress("download", describe_bytes) as show:
         model = load_without_weights(engine_config, show)
     note_all(list(model.notes))
-    plan = plan_replica(engine_config, num, model)
-    note_facts("memory of each replica", memory_facts(plan.memory))
+    if stages:
+        plan, what = plan_replica_of_stages(engine_config, model), "each replica and its stages"
+    else:
+        plan, what = plan_replica(engine_config, num, model), "each replica"
+    note_facts(f"memory of {what}", memory_facts(plan.memory))
     return ReplicaPool.of_processes(
-        engine_config, model, plan, num, config.limits.max_unfinished_completions
+        engine_config, model, plan, num, config.limits.max_unfinished_completions, stages
     )
 
 

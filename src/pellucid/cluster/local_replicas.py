@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from pellucid.cluster.dispatcher import Dispatcher
 from pellucid.cluster.messages import FromReplica, Start
 from pellucid.cluster.replica_link import ReplicaLink
@@ -23,7 +25,7 @@ class LocalReplicas(ReplicaSource):
     """
 
     def __init__(self, starts: Sequence[Start]) -> None:
-        self._starts = starts
+        self._starts = [*starts]
         self._processes: dict[int, ReplicaProcess] = {}
         self._num_failed_starts = [0] * len(starts)
         self._num_restarts = 0
@@ -86,6 +88,7 @@ class LocalReplicas(ReplicaSource):
                 "replica %d (process %d) has ended; another one is started", number, process.pid
             )
             self._num_restarts += 1
+            self._starts[number] = structs.replace(self._starts[number], waits_for_stages=True)
             task = asyncio.create_task(self._start(number))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -28,11 +28,13 @@ class Start(msgspec.Struct, tag=True):
 
     Attributes:
         cores: numbers of the CPUs to run on; empty: all.
+        waits_for_stages: whether a stage that is away is waited for, because a replica before had it.
     """
 
     config: EngineConfig
     max_requests: int
     cores: list[int]
+    waits_for_stages: bool = False
 
 
 class Add(msgspec.Struct, tag=True):

@@ -11,13 +11,20 @@ from pellucid.engine.crash_report import write_crash_report
 from pellucid.inputs.config import EngineConfig
 
 
-def load_engine(config: EngineConfig, max_requests: int) -> AsyncLLMEngine:
+def load_engine(
+    config: EngineConfig, max_requests: int, on_lost_stage: Callable[[], None] | None = None
+) -> AsyncLLMEngine:
     """Loads the engine of a replica: it says nothing on the terminal.
+
+    Args:
+        on_lost_stage: called on any thread when a stage has gone, before a request fails for that.
 
     Raises:
         ValueError, OSError, RuntimeError: it cannot be loaded.
     """
     engine = LLMEngine.from_config(config, on_note=lambda note: None)
+    if on_lost_stage is not None and (elsewhere := engine.model.elsewhere) is not None:
+        elsewhere.when_lost(on_lost_stage)
     return AsyncLLMEngine(engine, max_requests, write_crash_report)
 
 

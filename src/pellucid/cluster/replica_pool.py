@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -90,6 +90,21 @@ def plan_replica(config: EngineConfig, num_replicas: int, model: ModelWithoutWei
     return plan_engine(config, planned.models, share)
 
 
+def plan_replica_of_stages(config: EngineConfig, model: ModelWithoutWeights) -> EnginePlan:
+    """Plans a replica whose first layers stages compute: with as many blocks as `config` asks for, since nobody
+    has asked the machines of the stages yet. Each of them checks its part when it loads.
+
+    Raises:
+        ValueError: `config` does not say how many.
+    """
+    if config.num_kv_blocks is None and config.kv_cache_memory is None:
+        raise ValueError(
+            f"stages={config.stages!r}: with replicas, num_kv_blocks or kv_cache_memory says how large the KV cache of"
+            " each replica is, on all of its machines together"
+        )
+    return plan_without_memory(config, model)
+
+
 def plan_without_memory(config: EngineConfig, model: ModelWithoutWeights) -> EnginePlan:
     """Plans an engine of a machine that is not known: with as many blocks as `config` asks for."""
     return plan_engine(config, _planned(config, model).models, None)
@@ -167,17 +182,22 @@ class ReplicaPool:
         plan: EnginePlan,
         num_replicas: int,
         max_requests: int = DEFAULT_MAX_REQUESTS,
+        stages: Sequence[str] = (),
     ) -> "ReplicaPool":
         """A pool of processes on this machine, with a share of its cores each.
 
         Args:
-            plan: of the memory of each engine: `plan_replica`.
+            plan: of the memory of each engine: `plan_replica`, or `plan_replica_of_stages`.
+            stages: of each replica, as `EngineConfig.stages`; empty: there are none.
         """
         check_num_replicas(num_replicas)
-        own_config = replace(config, num_kv_blocks=plan.memory.num_blocks)
+        own_stages: Sequence[str | None] = stages or [None] * num_replicas
+        configs = [
+            replace(config, num_kv_blocks=plan.memory.num_blocks, stages=own) for own in own_stages
+        ]
         starts = [
-            Start(own_config, max_requests, sorted(cores))
-            for cores in core_shares(own_cpus(), num_replicas)
+            Start(own, max_requests, sorted(cores))
+            for own, cores in zip(configs, core_shares(own_cpus(), num_replicas), strict=True)
         ]
         return cls(config, model, plan, lambda: LocalReplicas(starts), max_requests)
 

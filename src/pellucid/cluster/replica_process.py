@@ -12,6 +12,9 @@ from pellucid.cluster.channel import Channel
 from pellucid.cluster.messages import FromReplica, Start, Stop, decode_from_replica
 from pellucid.cluster.replica_link import ReplicaLink
 
+STAGE_LOST_STATUS = (
+    75  # EX_TEMPFAIL: of a replica whose stage has gone, which says nothing of its requests
+)
 STOP_SECONDS = 10.0  # in which a replica that is to end does so
 
 
@@ -59,7 +62,8 @@ class ReplicaProcess(ReplicaLink):
 
     @property
     def was_killed(self) -> bool:
-        return self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+        killed = -signal.SIGKILL, -signal.SIGTERM, STAGE_LOST_STATUS
+        return self._process.returncode in killed
 
     @property
     def is_open(self) -> bool:

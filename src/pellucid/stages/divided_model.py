@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -139,6 +139,10 @@ class OtherRanks:
             batch, range(len(batch.block_tables)), None, kv_cache.number, True
         )
         return compute_together(self._links, message, self._model.backend, own)
+
+    def when_lost(self, on_loss: Callable[[], None]) -> None:
+        for link in self._links:
+            link.when_lost(on_loss)
 
     def take_loss(self) -> BlocksLostError | None:
         if not self._owns_links:  # steps fail by themselves

@@ -36,6 +36,10 @@ RETRY_SECONDS = 1.0
 Reply = TypeVar("Reply", bound=FromStage)
 
 
+class StageAwayError(ValueError):
+    """Nobody is at a stage's address, or somebody with another key or version."""
+
+
 class StageLink:
     """A stage that computes for this engine. A thread reads its replies, and brings it back when it has gone.
 
@@ -45,7 +49,7 @@ class StageLink:
         name: for people; left out, it has the address.
 
     Raises:
-        ValueError: nobody is there, or somebody with another key or version.
+        StageAwayError: nobody is there, or somebody with another key or version.
     """
 
     def __init__(self, address: StageAddress, key: bytes, name: str | None = None) -> None:
@@ -58,10 +62,11 @@ class StageLink:
         self._loss: BlocksLostError | None = None  # not yet told
         self._reason = ""
         self._is_closed = threading.Event()
+        self._on_loss: Callable[[], None] | None = None
         try:
             self._wire: Wire | None = self._connect()
         except OSError as error:
-            raise ValueError(f"stages: {address}: {_why(error)}") from None
+            raise StageAwayError(f"stages: {address}: {_why(error)}") from None
         self._thread = threading.Thread(
             target=self._run, args=(self._wire,), name=f"pellucid-stage-{address}", daemon=True
         )
@@ -105,6 +110,13 @@ class StageLink:
         """Why the stage's blocks are gone; None: they are as they were at the last call."""
         loss, self._loss = self._loss, None
         return loss
+
+    def when_lost(self, on_loss: Callable[[], None]) -> None:
+        """Calls `on_loss` when the stage has gone, on the thread that reads from it, before anything that was asked of
+        the stage fails; at once if it has gone already."""
+        self._on_loss = on_loss
+        if not self.is_there:
+            on_loss()
 
     def close(self) -> None:
         """Ends the connection: the stage waits for another engine then."""
@@ -179,6 +191,8 @@ class StageLink:
     def _lose(self, reason: str) -> None:
         """Ends what was asked for, and forgets the connection."""
         assert self._wire is not None
+        if self._on_loss is not None and not self._is_closed.is_set():
+            self._on_loss()
         self._wire.close()
         with self._order:
             self._wire, self._reason = None, reason

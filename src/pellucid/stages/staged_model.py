@@ -1,7 +1,7 @@
 """Loads a model whose first layers other machines compute."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +171,10 @@ class Stages:
         groups = [number for number, _ in groups_of_part(config)]
         step = self._own.see_attention(batch_of_part(batch, groups, received), kv_cache.own)
         return AttentionStep(step.rows, [*calls, *step.calls])
+
+    def when_lost(self, on_loss: Callable[[], None]) -> None:
+        for stage in self._stages:
+            stage.link.when_lost(on_loss)
 
     def take_loss(self) -> BlocksLostError | None:
         if not self._owns_links:  # steps on a cache that was lost fail by themselves

@@ -232,7 +232,8 @@ class StagesOptions(EngineOptions):
     stages: str | None = STAGES.option(
         "HOST:PORT,...",
         "Machines on which pellucid stage runs: they compute the first layers, in this order, and this machine the"
-        " last ones. The memory of each decides how many; HOST:PORT/12 gives one 12 layers.",
+        " last ones. The memory of each decides how many; HOST:PORT/12 gives one 12 layers. serve --replicas takes"
+        " a group for each, with semicolons between.",
     )
     stages_key: str | None = STAGES.option("FILE", STAGES_KEY_HELP)
     tensor_parallel_size: int = STAGES.option(
