@@ -123,7 +123,7 @@ class FakeDecoder(CompiledDecoder):
         return StepLogits(self.forward(batch, kv_cache))
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
-        assert isinstance(kv_cache, FakeKVCache)
+        assert isinstance(kv_cache, FakeKVCache) and len(batch.token_ids)
         self.batches.append(batch)
         seen_by_row = kv_cache.store_and_read(batch)
         logits = np.empty((len(batch.logits_indices), VOCAB_SIZE), dtype=np.float32)

@@ -88,6 +88,15 @@ def test_a_long_prompt_stalls_the_others_and_is_named() -> None:
     assert talker.ledger.stall_seconds > 3 * TICK
 
 
+def test_who_has_no_place_in_a_step_is_stalled_for_that_step() -> None:
+    engine = fake_engine(clock=TickingClock(), max_num_batched_tokens=2)
+    output = engine.add_request([1], SamplingParams(max_tokens=3, ignore_eos=True, n=3))
+    run(engine)
+    check(output)
+    assert output.ledger is not None  # of the third answer, which two steps of the others left out
+    assert (output.ledger.decode_seconds, output.ledger.stall_seconds) == (2 * TICK, 8 * TICK)
+
+
 def test_the_naive_loop_has_no_preemption_to_speak_of() -> None:
     engine = fake_engine(clock=TickingClock(), use_kv_cache=False)
     output = engine.add_request([1, 2, 3], SamplingParams(max_tokens=8, ignore_eos=True))

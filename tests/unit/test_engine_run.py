@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from pellucid.engine.engine_events import Ceilings
 from pellucid.engine.inspection import AnswerSoFar
 from pellucid.inputs.beam_search_params import BeamSearchParams
@@ -42,7 +44,7 @@ class Drafts(Proposer):
         }
 
 
-def test_the_events_of_a_known_run() -> None:
+def test_the_events_of_a_known_run(caplog: pytest.LogCaptureFixture) -> None:
     drafts = Drafts()
     engine = fake_engine(
         clock=TickingClock(),
@@ -92,6 +94,7 @@ def test_the_events_of_a_known_run() -> None:
     seen, tree = engine.inspector.logits(look), engine.inspector.prefix_tree()
     names = {*drafts.forgotten, *(output.request_id for output in outputs)}
     assert names_in(engine, names) <= {"DraftPolicy"}
+    assert not caplog.records  # nothing has failed
     rows = [record.as_dict() for record in records]
     rows += [snapshot.fields_as_dict() for snapshot in snapshots]
     for row in rows:
