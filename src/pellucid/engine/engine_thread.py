@@ -54,8 +54,8 @@ class EngineThread:
         self.progress_time: float | None = None
         self._streams: dict[str, AsyncTokenStream] = {}  # by request_id, unfinished
         self._stopping = False
-        # Other threads write the fields below under this lock. Once `_stopped` is set, nothing is put into
-        # `_calls`. Re-entrant, because garbage collection while the lock is held may call `stop`.
+        # Other threads write the fields below under this lock. Once `_stopped` is set, nobody waits for what is put
+        # into `_calls`. Re-entrant, because garbage collection while the lock is held may call `stop`.
         self._lock = threading.RLock()
         self._num_requests = 0  # unfinished, or admitted and not added yet
         self._num_added = 0  # of these, those that were added
@@ -153,8 +153,7 @@ class EngineThread:
         """Ends the thread, once the requests have ended (`drain`) or at once, aborting them."""
         with self._lock:
             self._accepting = False
-            if not self._stopped:
-                self._calls.put(lambda: self._begin_to_stop(drain))
+            self._calls.put(lambda: self._begin_to_stop(drain))  # never called if it has stopped
 
     def join(self) -> None:
         if threading.current_thread() is not self._thread:
