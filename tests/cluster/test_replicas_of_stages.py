@@ -63,5 +63,5 @@ def test_what_replicas_of_stages_need() -> None:
         with pytest.raises(ValueError, match=r"^stages='a:1.b:2': has the stages of \d replicas, "):
             groups_of_stages(stages, num_replicas)
     config = EngineConfig(stages="a:1", stages_key="key")
-    with pytest.raises(ValueError, match="num_kv_blocks or kv_cache_memory says how large"):
+    with pytest.raises(ValueError, match="kv_cache_memory or num_kv_blocks says how large"):
         plan_replica_of_stages(config, load_without_weights(config))

@@ -99,7 +99,7 @@ def plan_replica_of_stages(config: EngineConfig, model: ModelWithoutWeights) -> 
     """
     if config.num_kv_blocks is None and config.kv_cache_memory is None:
         raise ValueError(
-            f"stages={config.stages!r}: with replicas, num_kv_blocks or kv_cache_memory says how large the KV cache of"
+            f"stages={config.stages!r}: with replicas, kv_cache_memory or num_kv_blocks says how large the KV cache of"
             " each replica is, on all of its machines together"
         )
     return plan_without_memory(config, model)
