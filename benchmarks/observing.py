@@ -1,6 +1,6 @@
 """The cost of events: processor time of decode steps without subscribers and at each level of events, in turn.
 
-    python benchmarks/observing.py [MODEL | --shape qwen2.5-0.5b] [--quantization int8] [--batch 1,8,32]
+    python benchmarks/observing.py [MODEL | --shape qwen2.5-0.5b] [--quantization int8] [--batch 1,8] [--arm page ...]
 
 All arms run on the same engine and the same work, in rotating order, so that a machine that slows down slows all of
 them; processor time of all threads, so that other work on the machine counts little. "recorded" writes NDJSON to the
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="of a turn")
     parser.add_argument("--num-threads", type=int)
     parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--arm", action="append", choices=list(ARMS)[2:], help="left out: all")
     args = parser.parse_args()
     for batch in map(int, args.batch.split(",")):
         measure(args, batch)
@@ -58,10 +59,11 @@ def measure(args: argparse.Namespace, batch: int) -> None:
         max_tokens=WARM_UP_STEPS + args.steps + 1,
         ignore_eos=True,
     )
-    seconds: dict[str, list[float]] = {name: [] for name in ARMS}
+    chosen = [*list(ARMS)[:2], *(args.arm or list(ARMS)[2:])]
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
     booked: list[float] = []
     for turn in range(args.rounds):
-        names = list(ARMS)
+        names = chosen
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             for index in range(batch):
                 engine.add_request([index % 100 + 5] * PROMPT_TOKENS, params, f"turn/{index}")
@@ -145,8 +147,7 @@ def page(engine: LLMEngine) -> Iterator[None]:
 
     def read() -> None:
         while not left.wait(POLL_SECONDS):
-            while records := reader.take():
-                b"".join(record.encode() for record in records)
+            b"".join(record.encode() for record in reader.take())
 
     thread = Thread(target=read)
     thread.start()

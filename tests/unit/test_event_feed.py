@@ -3,17 +3,20 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from pellucid.engine import LLMEngine
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.observing.event_bus import EventBus
+from pellucid.observing.event_bus import MAX_PENDING, EventBus
 from pellucid.observing.event_feed import MAX_TAKEN, EventFeed
 from pellucid.observing.events import (
     BlockOps,
+    Event,
     EventRecord,
     Gap,
+    Hello,
     Level,
     RequestStateChanged,
     Snapshot,
@@ -111,6 +114,84 @@ def test_a_reader_takes_a_bounded_number_at_once() -> None:
     assert [len(reader.take()) for _ in range(3)] == [MAX_TAKEN, 5, 0]
 
 
+def step_events(made: list[int], count: int) -> Iterator[Event]:
+    """Events of steps that note when they are made."""
+    for number in range(count):
+        made.append(number)
+        yield BlockOps((), used=number, cached=0, free=0, waste_tok=0)
+
+
+def test_events_of_steps_are_made_for_their_reader_and_stay_in_order() -> None:
+    bus, made = EventBus(), list[int]()
+    feed = EventFeed(bus)
+    reader = feed.read(Level.STEP)
+    bus.step = 1
+    bus.emit_made(step_events(made, 2))
+    bus.step = 2
+    bus.emit_made(step_events(made, 1))
+    assert made == []
+    assert [(each.seq, each.step, each.event.ev) for each in reader.take()] == [
+        (0, 1, "kv"),
+        (1, 1, "kv"),
+        (2, 2, "kv"),
+    ]
+    bus.emit_made(step_events(made, 1))
+    emit(bus, 1)  # of a request, at once: what was before comes first
+    assert made == [0, 1, 0, 0]
+    assert codes(reader.take()) == ["kv", "0"]
+    bus.emit_made(step_events(made, 1))
+    assert bus.last_seq == 5 and len(made) == 5
+
+
+def test_events_of_steps_wait_for_nobody_who_wants_them_at_once_nor_for_a_reader_that_stops() -> (
+    None
+):
+    bus, made = EventBus(), list[int]()
+    feed = EventFeed(bus)
+    reader = feed.read(Level.STEP)
+    stop = bus.subscribe(lambda record: None, Level.STAT)  # of requests: steps may wait
+    bus.emit_made(step_events(made, 1))
+    assert made == []
+    stop_steps = bus.subscribe(lambda record: None, Level.STEP)
+    assert made == [0]
+    bus.emit_made(step_events(made, 1))
+    assert made == [0, 0]
+    stop_steps()
+    for _ in range(MAX_PENDING - 1):
+        bus.emit_made(step_events(made, 1))
+    assert len(made) == 2
+    bus.emit_made(step_events(made, 1))
+    assert len(made) == 2 + MAX_PENDING
+    bus.emit_made(step_events(made, 1))
+    reader.close()
+    assert len(made) == 3 + MAX_PENDING
+    stop()
+
+
+def test_a_reader_rests_between_batches_however_short_steps_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus, rests = EventBus(), list[float]()
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        emit(bus, 2)
+
+    async def read() -> list[list[str]]:
+        reader, batches = EventFeed(bus).read(), list[list[str]]()
+        emit(bus, 1)
+        async for records in reader.batches(poll_seconds=0.25):
+            batches.append(codes(records))
+            emit(bus, 1)  # a step has ended meanwhile
+            if len(batches) == 3:
+                break
+        return batches
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    assert [len(batch) for batch in asyncio.run(read())] == [1, 3, 3]
+    assert rests == [0.25, 0.25]
+
+
 def test_batches_on_an_event_loop() -> None:
     bus = EventBus()
     feed = EventFeed(bus)
@@ -190,6 +271,35 @@ class Mirror:
                         self.owners[block] = 1
                     elif op in "SR":
                         self.owners[block] = b if op == "S" else a
+
+
+def test_a_reader_that_waits_gets_what_a_subscriber_gets() -> None:
+    """Numbers, times and contents, though one gets the events of a step within it and the other much later."""
+
+    def work(engine: LLMEngine, clock: FakeClock) -> None:
+        for length in (40, 7):
+            params = SamplingParams(max_tokens=9, temperature=0.8, seed=1, ignore_eos=True)
+            engine.add_request([1] * length, params, f"r{length}")
+            run(engine, clock, 0.01)
+
+    def made(clock: FakeClock) -> LLMEngine:
+        return fake_engine(clock=clock, block_size=16)
+
+    at_once: list[EventRecord] = []
+    clock = FakeClock()
+    engine = made(clock)
+    engine.events.subscribe(at_once.append, Level.TOKEN)
+    work(engine, clock)
+    later_clock = FakeClock()
+    later = made(later_clock)
+    reader = EventFeed(later.events).read(Level.TOKEN)
+    work(later, later_clock)
+    told, told_later = (
+        [record for record in records if not isinstance(record.event, Hello | Stat)]
+        for records in (at_once, reader.take())
+    )  # a hello has the engine's name; of stat, obs_frac is measured
+    assert told_later == told
+    assert {record.event.ev for record in told} >= {"step", "kv", "tok", "req.ledger"}
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -17,17 +17,18 @@ from support.fake_model import fake_engine
 SCHEMA = Path(pellucid.__file__).parent / "schema" / "events.v1.json"
 
 
-def observed_frac(step: float, cost: float, batch: int, steps: int) -> float:
-    """The share of the time of steps of `batch` requests that observations take; seconds."""
+def observed_frac(step: float, cost: float, batch: int, steps: int, others: float = 0.0) -> float:
+    """The share of the time of steps of `batch` requests that observations take, beside `others` for other events
+    of a step; seconds."""
     now = spent = 0.0
     budget = ObservationBudget(now)
-    budget.settle(now, 1, SHARE * SAVED_SECONDS)  # nothing is saved
-    budget.settle(now, 0, 0.0)
+    budget.pay(now, SHARE * SAVED_SECONDS)  # nothing is saved
     for _ in range(steps):
         now += step
-        count = sum(budget.reserve(now) for _ in range(batch))
-        now += count * cost
-        budget.settle(now, count, count * cost)
+        count = sum(budget.reserve() for _ in range(batch))
+        now += count * cost + others
+        budget.settle(count, count * cost)
+        budget.pay(now, count * cost + others)
         spent += count * cost
     return spent / now
 
@@ -45,24 +46,37 @@ def test_a_long_load_is_observed_within_its_share(batch: int, step: float, cost:
     assert frac >= min(0.95 * SHARE, 0.99 * batch * cost / (step + batch * cost))
 
 
+def test_other_events_are_paid_first() -> None:
+    """Observations get what steps, blocks and texts leave of the share, which may be nothing."""
+    step, cost, others = 0.004, 0.0002, 0.00004
+    with_others = observed_frac(step, cost, 8, 6_000, others)
+    assert 0.95 * SHARE <= with_others + others / step <= 1.05 * SHARE
+    assert observed_frac(step, cost, 8, 6_000, 2 * SHARE * step) == 0
+
+
 def test_a_short_text_on_an_idle_engine_is_observed_whole() -> None:
     budget = ObservationBudget(0.0)
     now = 0.0
     for _ in range(100):
         now += 0.0004
-        assert budget.reserve(now)
-        budget.settle(now, 1, 0.0002)
+        assert budget.reserve()
+        budget.settle(1, 0.0002)
+        budget.pay(now, 0.0002)
     now += 2 * SAVED_SECONDS
-    allowed = sum(budget.reserve(now) for _ in range(1000))
+    budget.pay(now, 0.0)
+    allowed = sum(budget.reserve() for _ in range(1000))
     assert allowed == pytest.approx(SHARE * SAVED_SECONDS / 0.0002, abs=0.5)
 
 
 def test_one_slow_observation_does_not_end_observing() -> None:
     budget = ObservationBudget(0.0)
-    assert budget.reserve(0.0)
-    budget.settle(1.0, 1, 1.0)
-    assert not budget.reserve(1.0 + SAVED_SECONDS)
-    assert budget.reserve(1.0 + 2 * SAVED_SECONDS)
+    assert budget.reserve()
+    budget.settle(1, 1.0)
+    budget.pay(1.0, 1.0)
+    budget.pay(1.0 + 0.9 * SAVED_SECONDS, 0.0)
+    assert not budget.reserve()
+    budget.pay(1.0 + 2 * SAVED_SECONDS, 0.0)
+    assert budget.reserve()
 
 
 def test_what_is_not_observed_is_still_told() -> None:
@@ -99,7 +113,7 @@ def test_what_is_not_observed_is_still_told() -> None:
 def test_the_budget_is_asked_once_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake_engine()
     asked: list[str] = []
-    monkeypatch.setattr(engine.events, "observes", lambda each: not asked.append(each))
+    monkeypatch.setattr(engine.events, "observed", lambda ids: asked.extend(ids) or set())
     engine.events.subscribe(lambda record: None, Level.TEXT)
     output = engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6), "mine")
     while engine.has_unfinished_requests:
@@ -118,4 +132,5 @@ def test_making_events_counts_as_well() -> None:
             next(times)  # a second for making it
             yield token
 
-    assert bus.emit_made(made()) == bus.take_spent() == 3
+    bus.emit_made(made())
+    assert bus.take_spent() == 3

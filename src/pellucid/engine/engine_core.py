@@ -153,8 +153,8 @@ class EngineCore:
         if computed is None:
             return StepResult()
         events = self._events
-        observes = events.observes if events.active and events.wants(Level.TEXT) else None
-        return self.model_runner.sample(output.scheduled, computed, observes)
+        observed_of = events.observed if events.active and events.wants(Level.TEXT) else None
+        return self.model_runner.sample(output.scheduled, computed, observed_of)
 
     def _update(self, output: SchedulerOutput, result: StepResult, times: StepTimes) -> CoreOutput:
         """Has the judge decide on the sampled tokens, and records what the requests take of them."""

@@ -4,7 +4,7 @@ import math
 import platform
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -173,29 +173,34 @@ def token_source(index: int, num_tokens: int, num_drafts: int) -> events.TokenSo
 
 
 def token_chosen(
-    request: Request,
+    request_id: str,
     position: int,
+    token_id: int,
     source: events.TokenSource,
-    observation: TokenObservation,
-    show: Callable[[int], str],
     itl_us: int | None,
-) -> events.Token:
-    """The event of a sampled token, before it is appended to its request.
+    observation: TokenObservation | None,
+    show: Callable[[int], str],
+) -> events.Token | events.TokenText:
+    """The event of a token that a request takes from a step.
 
     Args:
         position: in the request's tokens, the prompt included.
-        itl_us: since the token before.
+        itl_us: since the token before; None: it is the first that is watched.
+        observation: of its choice; None: there was no time for that.
+        show: the text of a token.
     """
+    if observation is None:
+        return events.TokenText(request_id, position, token_id, show(token_id), source, itl_us)
     chosen = observation.logprobs.chosen
 
     def candidate(entry: TokenLogprob) -> tuple[int, str, float, float]:
         return entry.token_id, show(entry.token_id), entry.logprob, _final_probability(entry)
 
     return events.Token(
-        req=request.request_id,
+        req=request_id,
         pos=position,
-        id=chosen.token_id,
-        text=show(chosen.token_id),
+        id=token_id,
+        text=show(token_id),
         src=source,
         lp=chosen.logprob,
         p_final=_final_probability(chosen),
@@ -236,15 +241,15 @@ class StepCosts:
         self._budget = budget
         self._ceilings = ceilings
 
-    def step(
+    def steps(
         self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
-    ) -> events.Step:
-        """The event of a step that has ended and read `expert_bytes` of experts' weights."""
-        flops = sum(work.flops for work in works)
+    ) -> Iterator[events.Step]:
+        """The event of a step that has ended and read `expert_bytes` of experts' weights, made when it is asked for."""
+        flops = sum([work.flops for work in works])
         weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
         weight_bytes += expert_bytes
-        kv_bytes = sum(self._kv_bytes(work.start, work.end) for work in works)
-        num_tokens = sum(work.end - work.start for work in works)
+        kv_bytes = sum([self._kv_bytes(work.start, work.end) for work in works])
+        num_tokens = sum([work.end - work.start for work in works])
         kv_write_bytes = num_tokens * self._position_bytes
         bound: Literal["compute", "memory"] | None = None
         predicted = None
@@ -253,9 +258,9 @@ class StepCosts:
             memory = (weight_bytes + kv_bytes) / self._ceilings.bandwidth_bytes_per_second
             bound = "compute" if compute > memory else "memory"
             predicted = events.to_us(max(compute, memory))
-        return events.Step(
+        yield events.Step(
             kind=_kind(works),
-            batch=tuple((work.request_id, work.end - work.start, work.end) for work in works),
+            batch=tuple([(work.request_id, work.end - work.start, work.end) for work in works]),
             budget_tok=self._budget,
             sched_us=events.to_us(times.scheduled - times.started),
             fwd_us=events.to_us(times.executed - times.scheduled),

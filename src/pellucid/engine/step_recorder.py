@@ -16,7 +16,7 @@ from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Event, Level, TokenText, to_us
+from pellucid.observing.events import Event, Level, to_us
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.request import Request, Taken
@@ -127,37 +127,42 @@ class StepRecorder:
 
     def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
         """Emits the tokens of a step that subscribers watch: what was observed of their choice, or their text alone."""
-        observed = result.observations
-        seconds = sum(each.seconds for several in observed.values() for each in several)
-        self._bus.spend(seconds)
-        seconds += self._bus.emit_made(self._tokens(observed, taken, now))
-        self._bus.settle_observations(len(observed), seconds)
-        others = [each for each in taken if each not in observed and self._bus.watches(each)]
-        self._bus.emit_made(self._tokens(dict.fromkeys(others), taken, now))
+        observed, watches = result.observations, self._bus.watches
+        if observed:
+            seconds = sum(each.seconds for several in observed.values() for each in several)
+            self._bus.settle_observations(len(observed), seconds)
+        told = []
+        for request_id, new in taken.items():
+            if request_id in observed or watches(request_id):
+                request, _ = self._requests[request_id]
+                position, drafts = request.num_known_tokens, len(request.draft_token_ids)
+                told.append((request_id, position, drafts, new.token_ids, observed.get(request_id)))
+        self._bus.emit_made(self._tokens(told, now))
 
     def _tokens(
         self,
-        observations: Mapping[str, Sequence[TokenObservation] | None],
-        taken: Mapping[str, Taken],
+        told: Sequence[tuple[str, int, int, Sequence[int], Sequence[TokenObservation] | None]],
         now: float,
     ) -> Iterator[Event]:
-        """The events of the tokens that requests have taken; of None: without their choice."""
-        for request_id, seen in observations.items():
-            if request_id not in taken:
-                continue
-            request, _ = self._requests[request_id]
-            token_ids = taken[request_id].token_ids
+        """The events of the tokens of a step, made when they are asked for.
+
+        Args:
+            told: of each request its id, the position of its first new token, the number of drafts, the new
+                tokens, and what was observed of their choice, if anything.
+        """
+        for request_id, position, num_drafts, token_ids, seen in told:
             for index, token_id in enumerate(token_ids):
                 before = self._token_times.get(request_id)
-                itl_us = None if before is None else to_us(now - before)
                 self._token_times[request_id] = now
-                show, position = self._tokenizer.token_text, request.num_known_tokens + index
-                source = token_source(index, len(token_ids), len(request.draft_token_ids))
-                if seen is None:
-                    text = show(token_id)
-                    yield TokenText(request_id, position, token_id, text, source, itl_us)
-                else:
-                    yield token_chosen(request, position, source, seen[index], show, itl_us)
+                yield token_chosen(
+                    request_id,
+                    position + index,
+                    token_id,
+                    token_source(index, len(token_ids), num_drafts),
+                    None if before is None else to_us(now - before),
+                    None if seen is None else seen[index],
+                    self._tokenizer.token_text,
+                )
 
     def end_step(
         self,
@@ -177,14 +182,14 @@ class StepRecorder:
         if self._works and self._bus.active and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = times.started - last
-            self._bus.emit(self._costs.step(self._works, times, idle, expert_bytes))
+            self._bus.emit_made(self._costs.steps(self._works, times, idle, expert_bytes))
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:
         """Closes the ledger of a request that has ended."""
         del self._requests[request_id]
-        self._token_times.pop(request_id, None)
         ledger = self._ledgers.close(request_id, now)
         if self._bus.active:
             self._bus.emit(request_ledger(request_id, ledger))
+        self._token_times.pop(request_id, None)  # behind the events of its last tokens
         return ledger

@@ -1,6 +1,6 @@
 """The model runner: computes a scheduled step: its forward batch, logits, tokens."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -166,21 +166,22 @@ class ModelRunner:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         computed: ComputedStep,
-        observes: Callable[[str], bool] | None = None,
+        observed_of: Callable[[Iterable[str]], set[str]] | None = None,
     ) -> StepResult:
         """Samples tokens and computes log-probabilities from the rows of logits of a step. An error fails one
         request alone.
 
         Args:
             computed: the result of `execute`.
-            observes: whether to observe the tokens of a request, by its id; None: no request's.
+            observed_of: of ids of requests, those whose tokens are to be observed; None: no request's.
         """
         result = StepResult(expert_bytes=computed.expert_bytes)
         watched: set[str] = set()
         observed: Observations = {}
-        if observes is not None:
+        if observed_of is not None:
             ids = (each for scheduled in scheduled_requests for each in scheduled.samplers)
-            watched = set(filter(observes, ids))  # asked once for each: a reader may have a budget
+            watched = observed_of(ids)  # asked once: a reader may have a budget
+        if watched:
             observed = self._observe_drawn(scheduled_requests, computed, watched)
         end = 0
         for scheduled in scheduled_requests:

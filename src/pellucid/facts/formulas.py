@@ -323,7 +323,10 @@ class KVBytes:
     def __call__(self, start: int, end: int) -> float:
         """Of one request's tokens at positions start .. end - 1."""
         numbers = sum(
-            kv_positions(start, end, window) * numbers for window, numbers in self.numbers_by_window
+            [
+                kv_positions(start, end, window) * numbers
+                for window, numbers in self.numbers_by_window
+            ]
         )
         return numbers * self.bytes_per_number + self.state_bytes
 

@@ -1,6 +1,7 @@
 """The event bus: carries events from the engine to its subscribers."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from threading import RLock
@@ -18,6 +19,7 @@ from pellucid.observing.observation_budget import ObservationBudget
 
 Subscriber = Callable[[EventRecord], None]
 OF_TOKENS = (Token, TokenText)
+MAX_PENDING = 256  # times that events wait for a reader: some tens of steps
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class Interest:
 
     level: Level
     tokens_of: frozenset[str] | None  # None: of all
+    can_wait: bool = False  # whoever wants them calls `flush` when it wants them
 
     @classmethod
     def of(cls, level: Level, tokens_of: Collection[str] | None) -> "Interest":
@@ -48,7 +51,8 @@ def union(interests: Collection[Interest]) -> Interest:
         if interest.level >= Level.TEXT and watched is not None:
             few = interest.tokens_of
             watched = None if few is None else watched | few
-    return Interest(max(interest.level for interest in interests), watched)
+    can_wait = all(interest.can_wait for interest in interests)
+    return Interest(max(interest.level for interest in interests), watched, can_wait)
 
 
 def _is_among(completion: str, names: frozenset[str]) -> bool:
@@ -68,6 +72,11 @@ class EventBus:
     by any thread. Subscribers are called on the thread that emits, usually the engine's: they should
     be done in microseconds, and must neither wait for another thread nor emit.
 
+    Events above `Level.STAT`, of which each step has some, are made and handed out at once only for
+    subscribers that cannot wait. For those that can, `flush` does it for many steps together, on the
+    thread of the reader that calls it: between two steps, each of which drives Python's code and data
+    out of the caches, the same work takes several times as long. Numbers, times and order are the same.
+
     Args:
         clock: seconds, monotonic; left out, time stands still.
 
@@ -86,14 +95,18 @@ class EventBus:
         self._hearers: tuple[tuple[Subscriber, Interest], ...] = ()  # the same
         self._level = -1  # the highest that anyone wants
         self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
-        self._num_emitted = 0
+        self._can_wait = False  # whether all who want events above `Level.STAT` can
+        self._pending: deque[tuple[int, int, Iterable[Event]]] = deque()  # t_us, step, events
+        self._num_emitted = self._last_us = 0
         self._hello: Hello | None = None
-        self._spent = 0.0  # seconds
+        self._spent = 0.0  # seconds, since `take_spent`
+        self._unpaid = 0.0  # seconds, since `observed`
         self._budget = ObservationBudget(self._start)
 
     @property
     def last_seq(self) -> int:
         """Number of the last event; -1 before the first."""
+        self.flush()
         return self._num_emitted - 1
 
     @property
@@ -111,16 +124,23 @@ class EventBus:
             return False
         return self._watched is None or _is_among(request_id, self._watched)
 
-    def observes(self, request_id: str) -> bool:
-        """Whether the next token of a generation is to be observed: at level `TOKEN` each one, at level `TEXT` as
-        many as the budget allows. Ask once for each, and `settle_observations` when the step's are done."""
-        if not self.watches(request_id):
-            return False
-        return self._level >= Level.TOKEN or self._budget.reserve(self._clock())
+    def observed(self, request_ids: Iterable[str]) -> set[str]:
+        """The generations of a step whose next token is to be observed: at level `TOKEN` each one that is watched, at
+        level `TEXT` as many as the budget allows. All that events have cost is paid of that. Ask once in a step, and
+        `settle_observations` when its observations are done."""
+        paid, self._unpaid = self._unpaid, 0.0
+        self._budget.pay(self._clock(), paid)
+        if self._level < Level.TOKEN and self._budget.is_empty:
+            return set()
+        watched = filter(self.watches, request_ids)
+        if self._level >= Level.TOKEN:
+            return set(watched)
+        return {each for each in watched if self._budget.reserve()}
 
     def settle_observations(self, num_observed: int, seconds: float) -> None:
-        """Tells what the observations of a step have cost, their events included."""
-        self._budget.settle(self._clock(), num_observed, seconds)
+        """Tells what the observations of a step have cost."""
+        self.spend(seconds)
+        self._budget.settle(num_observed, seconds)
 
     def to_us(self, time: float) -> int:
         """Microseconds since the start, as events have them, of a time on the bus's clock."""
@@ -128,11 +148,14 @@ class EventBus:
 
     def spend(self, seconds: float) -> None:
         """Adds time that was spent on events outside of `emit`, for subscribers."""
-        self._spent += seconds
+        with self._lock:
+            self._spent += seconds
+            self._unpaid += seconds
 
     def take_spent(self) -> float:
         """Seconds that events have cost since the last call."""
-        spent, self._spent = self._spent, 0.0
+        with self._lock:
+            spent, self._spent = self._spent, 0.0
         return spent
 
     def introduce(self, hello: Hello) -> None:
@@ -169,44 +192,57 @@ class EventBus:
         Raises:
             ValueError: it has subscribed already.
         """
+        return self.subscribe_to(subscriber, Interest.of(level, tokens_of))
+
+    def subscribe_to(self, subscriber: Subscriber, interest: Interest) -> Callable[[], None]:
+        """As `subscribe`, for one that may be able to wait."""
         with self._lock:
             if subscriber in self._subscribers:
                 raise ValueError("subscriber: has subscribed already")
-            self._subscribers[subscriber] = Interest.of(level, tokens_of)
+            self.flush()  # to those who were there
+            self._subscribers[subscriber] = interest
             self._count()
             if self._hello is not None:
                 self.emit(self._hello)
-        return lambda: self._drop(subscriber)
+        return lambda: self._leave(subscriber)
 
     def change_interest(self, subscriber: Subscriber, interest: Interest) -> None:
         """Changes the events that a subscriber gets; ignores a subscriber that was removed."""
         with self._lock:
+            self.flush()
             if subscriber in self._subscribers:
                 self._subscribers[subscriber] = interest
                 self._count()
 
     def emit(self, event: Event) -> None:
-        """Hands an event to every subscriber that wants it."""
-        self.emit_made((event,))
+        """Emits an event, to every subscriber that wants it."""
+        self._emit((event,), event.level > Level.STAT)
 
-    def emit_made(self, made: Iterable[Event]) -> float:
-        """Emits events that are made one after the other, all stamped with the time of the first one, and counts the
-        time of making them as well.
+    def emit_made(self, made: Iterable[Event]) -> None:
+        """Emits events above `Level.STAT`, all of now, that `made` makes one after the other when they are handed
+        out: perhaps later, on another thread."""
+        self._emit(made, may_wait=True)
 
-        Returns:
-            seconds of all this.
-        """
+    def _emit(self, made: Iterable[Event], may_wait: bool) -> None:
+        self._pending.append((self.to_us(self._clock()), self.step, made))
+        if not (may_wait and self._can_wait) or len(self._pending) >= MAX_PENDING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Makes and hands out all events that were emitted, and counts the time of that."""
+        if not self._pending:
+            return
         with self._lock:
             started = self._clock()
-            t_us = self.to_us(started)
-            for event in made:
-                self._hand_out(event, t_us)
-            seconds = self._clock() - started
-            self.spend(seconds)
-        return seconds
+            while self._pending:
+                t_us, step, made = self._pending.popleft()
+                self._last_us = t_us = max(t_us, self._last_us)  # threads may be out of turn
+                for event in made:
+                    self._hand_out(event, t_us, step)
+            self.spend(self._clock() - started)
 
-    def _hand_out(self, event: Event, t_us: int) -> None:
-        record = EventRecord(self._num_emitted, t_us, self.step, event)
+    def _hand_out(self, event: Event, t_us: int, step: int) -> None:
+        record = EventRecord(self._num_emitted, t_us, step, event)
         self._num_emitted += 1
         failed = False
         for subscriber, interest in self._hearers:
@@ -219,7 +255,12 @@ class EventBus:
                     failed = True
         if failed and self.active:
             warning = Warn("subscriber_failed", "a subscriber to events failed and was dropped")
-            self._hand_out(warning, t_us)
+            self._hand_out(warning, t_us, step)
+
+    def _leave(self, subscriber: Subscriber) -> None:
+        with self._lock:
+            self.flush()
+            self._drop(subscriber)
 
     def _drop(self, subscriber: Subscriber) -> None:
         with self._lock:
@@ -233,3 +274,6 @@ class EventBus:
         if self.active:
             wanted = union(self._subscribers.values())
             self._level, self._watched = wanted.level, wanted.tokens_of
+        self._can_wait = all(
+            each.can_wait or each.level == Level.STAT for each in self._subscribers.values()
+        )

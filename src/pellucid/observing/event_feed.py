@@ -19,9 +19,10 @@ POLL_SECONDS = 1 / 20  # the live page shows what is new ten times a second
 class EventFeed:
     """Keeps the last events of a bus for any number of readers.
 
-    The engine's thread only puts records into the ring, and readers take them from there: a slow reader costs
-    the engine nothing. A reader that falls behind by more than the ring gets a `gap` in place of the events
-    that it missed; it should then take a snapshot of the engine.
+    The engine's thread only puts records into the ring, or leaves those of steps to the next reader, who makes
+    them of many steps together; readers take them from there: a slow reader costs the engine nothing. A reader
+    that falls behind by more than the ring gets a `gap` in place of the events that it missed; it should then
+    take a snapshot of the engine.
 
     Args:
         bus: the engine's. The feed listens at the highest level of its readers, and not at all without any.
@@ -52,7 +53,10 @@ class EventFeed:
             after_seq: the last event that it has got already; it continues after that if the ring still has
                 the next one. None: it gets events from now on.
         """
-        interest = Interest.of(level, tokens_of)
+        interest = Interest(
+            level, None if tokens_of is None else frozenset(tokens_of), can_wait=True
+        )
+        self._bus.flush()  # events before now
         with self._readers_lock:
             if after_seq is None:
                 reader = FeedReader(self, interest, self._end)
@@ -74,6 +78,7 @@ class EventFeed:
 
     def take(self, position: int) -> tuple[list[EventRecord], int]:
         """The records from a position on, at most `MAX_TAKEN`, and the position of the first of them."""
+        self._bus.flush()
         with self._lock:
             first = max(position, self._end - self._capacity, 0)
             start, count = first % self._capacity, min(self._end - first, MAX_TAKEN)
@@ -114,7 +119,7 @@ class EventFeed:
             return
         wanted = union([reader.interest for reader in self._readers])
         if self._unsubscribe is None:
-            self._unsubscribe = self._bus.subscribe(self._put, wanted.level, wanted.tokens_of)
+            self._unsubscribe = self._bus.subscribe_to(self._put, wanted)
         else:
             self._bus.change_interest(self._put, wanted)
 
@@ -155,12 +160,13 @@ class FeedReader:
         return given
 
     async def batches(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[list[EventRecord]]:
-        """Events in batches, until the reader is closed or the iteration is left."""
+        """Events in batches, until the reader is closed or the iteration is left: all that came within
+        `poll_seconds` together, however short steps are."""
         try:
             while True:
                 if records := self.take():
                     yield records
-                else:
+                if len(records) < MAX_TAKEN:
                     await asyncio.sleep(poll_seconds)
         finally:
             self.close()

@@ -1,4 +1,4 @@
-"""How much of an engine's time may go into observing tokens."""
+"""How much of an engine's time may go into observing tokens, beside all other events."""
 
 from typing import final
 
@@ -9,8 +9,8 @@ SMOOTHING = 8  # observations that the expected cost is a mean of, about
 
 @final
 class ObservationBudget:
-    """Allows observations as long as they take at most `SHARE` of the time, whatever a token costs and however many
-    there are in a second.
+    """Allows observations as long as all events take at most `SHARE` of the time, whatever a token costs and however
+    many there are in a second.
 
     A share of the time that passes is saved up, idle time included, up to that of `SAVED_SECONDS`: a short text
     on an idle engine is observed whole, and a long load in the share alone. Debts end at the same size.
@@ -25,32 +25,32 @@ class ObservationBudget:
         self._expected = 0.0  # seconds, of one observation
         self._num_reserved = 0
 
-    def reserve(self, now: float) -> bool:
-        """Whether there is time for one more observation; if so, its expected cost is reserved until `settle`."""
-        self._earn(now)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing can be reserved."""
+        return self._balance <= 0
+
+    def pay(self, now: float, seconds: float) -> None:
+        """Ends all reservations, and pays what observations and all other events have cost since the last call. What
+        steps, blocks and texts take is no longer there for observations."""
+        self._num_reserved = 0
+        earned = SHARE * (now - self._earned_until)
+        self._balance = min(self._balance + earned, SHARE * SAVED_SECONDS)
+        self._balance = max(self._balance - seconds, -SHARE * SAVED_SECONDS)
+        self._earned_until = now
+
+    def reserve(self) -> bool:
+        """Whether there is time for one more observation; if so, its expected cost is reserved until `pay`."""
         needed = (self._num_reserved + 1) * self._expected
         if self._num_reserved == 0:  # more than can be saved is never there
             needed = min(needed, SHARE * SAVED_SECONDS)
-        if self._balance < needed:
+        if self.is_empty or self._balance < needed:
             return False
         self._num_reserved += 1
         return True
 
-    def settle(self, now: float, num_observed: int, seconds: float) -> None:
-        """Ends all reservations, pays what observations have cost, and expects the same of the next ones.
-
-        Args:
-            num_observed: observations since the last call.
-            seconds: of all of them.
-        """
-        self._num_reserved = 0
-        self._earn(now)
-        self._balance = max(self._balance - seconds, -SHARE * SAVED_SECONDS)
+    def settle(self, num_observed: int, seconds: float) -> None:
+        """Expects of the next observations what the latest have cost: `seconds`, together."""
         if num_observed:
             cost = seconds / num_observed
             self._expected += (cost - self._expected) / (SMOOTHING if self._expected else 1)
-
-    def _earn(self, now: float) -> None:
-        earned = SHARE * (now - self._earned_until)
-        self._balance = min(self._balance + earned, SHARE * SAVED_SECONDS)
-        self._earned_until = now

@@ -17,6 +17,10 @@ class OpLog(Generic[Row]):
         self._rows: list[Row] = []
         self._groups: list[int] = []
 
+    def __bool__(self) -> bool:
+        """Whether there are rows."""
+        return bool(self._rows)
+
     def add(self, row: Row, group: int = 0) -> None:
         """Args: group: of the block table that changes."""
         self._rows.append(row)

@@ -116,6 +116,8 @@ class SchedulingEvents:
         if self._stat_since is None:  # the first subscriber came within the step
             return
         for scheduled in output.scheduled:
+            if scheduled.start >= scheduled.num_prompt_tokens:
+                continue
             first = scheduled.start + scheduled.num_recomputed_tokens
             end = min(scheduled.end, scheduled.num_prompt_tokens)
             self._num_prompt_positions += max(0, end - first)
@@ -176,8 +178,8 @@ class SchedulingEvents:
     def blocks(self) -> None:
         """What happened to blocks, and to snapshots of recurrent states, since the last call."""
         pool = self._manager.block_pool
-        rows, groups = pool.log.take()
-        if rows:
+        if pool.log:
+            rows, groups = pool.log.take()
             self._sink.emit(
                 events.BlockOps(
                     ops=rows,
@@ -189,8 +191,8 @@ class SchedulingEvents:
         if self._manager.states is None:
             return
         snapshots = self._manager.states.pool
-        ops, _ = snapshots.log.take()
-        if ops:
+        if snapshots.log:
+            ops, _ = snapshots.log.take()
             used, slots = snapshots.num_used_snapshots, snapshots.num_snapshots
             self._sink.emit(events.StateOps(ops=ops, used=used, slots=slots))
 
