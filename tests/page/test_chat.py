@@ -37,6 +37,9 @@ HOSTILE = """<script>window.ran = 1</script>
 <iframe srcdoc='<script>parent.ran = 7</script>'></iframe> [c](data:text/html,<script>1</script>) <https://example.com>
 
 """
+HOSTILE_FORMULA = """
+$\\href{javascript:window.ran=8}{x} \\htmlStyle{color:red}{y} \\includegraphics{https://elsewhere.example/y.png}$
+"""
 # From here on a page's databases answer only when `answerReads` is called.
 HOLD_READS = """() => {
   const gate = new Promise((open) => (window.answerReads = open));
@@ -72,6 +75,7 @@ OF_ANSWERS = {
     "OL",
     "P",
 }
+OF_ANSWERS |= {"math", "mi", "mn", "mo", "mrow", "mstyle", "mtext", "semantics"}
 OF_ANSWERS |= {"PRE", "S", "SPAN", "STRONG", "TABLE", "TBODY", "TD", "TH", "THEAD", "TR", "UL"}
 
 
@@ -331,8 +335,8 @@ def test_a_draft_stays_with_its_conversation(chat: Any) -> None:
     wait_until(chat, "document.getElementById('say').value === 'half a'")
 
 
-def test_nothing_of_hostile_markdown_runs(chat: Any) -> None:
-    text = HOSTILE * (200_000 // len(HOSTILE) + 1)
+def answer_with(chat: Any, text: str) -> None:
+    """A turn whose answer is replaced by a text."""
     say(chat, "Once")
     until_whole(chat)
     chat.evaluate(
@@ -340,8 +344,28 @@ def test_nothing_of_hostile_markdown_runs(chat: Any) -> None:
         " chat.messages.value = new Map(chat.messages.value).set(last.id, {...last, text}); }",
         text,
     )
+
+
+def test_formulas_are_drawn_and_what_is_none_stays_as_it_was_written(chat: Any) -> None:
+    answer_with(chat, "It is $\\frac{a}{b}$, not $\\frac{a$, and\n\n$$\n\\sum_{i=1}^n x_i\n$$\n")
+    chat.locator(".answer-text p math mfrac").wait_for()
+    chat.locator(".answer-text .wide-table math[display=block] munderover").wait_for()
+    assert chat.locator(".answer-text math").count() == 2
+    assert "$\\frac{a$" in chat.evaluate("document.querySelector('.answer-text').innerText")
+    sizes = chat.evaluate(
+        "[...document.querySelectorAll('.answer-text mfrac > *')]"
+        ".map((each) => [each.getBoundingClientRect().top, each.namespaceURI])"
+    )
+    assert sizes[0][0] < sizes[1][0]  # one above the other: the browser knows what it is
+    assert {each[1] for each in sizes} == {"http://www.w3.org/1998/Math/MathML"}
+
+
+def test_nothing_of_hostile_markdown_runs(chat: Any) -> None:
+    text = HOSTILE * (200_000 // len(HOSTILE) + 1)
+    answer_with(chat, text + HOSTILE_FORMULA)
     wait_until(chat, "document.querySelectorAll('.answer-text .code-block').length > 300")
     chat.locator(".answer-text .hl-tag, .answer-text .hl-name").first.wait_for()
+    chat.locator(".answer-text math").wait_for()
     names = chat.evaluate(
         "[...new Set([...document.querySelectorAll('.answer-text *')].map((each) => each.tagName))]"
     )

@@ -21,6 +21,10 @@ from pellucid.observing.page_files import (
 
 _MODULE = '<script type="module" src="./app.js"></script>'
 _NAMES = "pellucid/"  # before the path of a module, in the import map
+_OF_ANSWERS = (
+    "highlight.js",
+    "katex",
+)  # what shows code and formulas of Chat, which has answers beside a server alone
 _WORKER = "state/worker.js"  # no import map holds in a worker
 # Files that modules read.
 _DATA = ("traces/lessons.json", "traces/first_run.json", "traces/answers.json.gz")
@@ -59,7 +63,11 @@ def _page(files: PageFiles, trace: str, recording: bytes) -> str:
     found = IMPORT_MAP.search(index)
     assert found is not None
     libraries = json.loads(found[1])["imports"]
-    imports = {name: _address(files, path.removeprefix("./")) for name, path in libraries.items()}
+    imports = {
+        name: _address(files, path.removeprefix("./"))
+        for name, path in libraries.items()
+        if name not in _OF_ANSWERS
+    }
     for path in files.files:
         if path.endswith(".js"):
             body = _RELATIVE.sub(partial(_named, path), _text(files, path))

@@ -4,8 +4,10 @@
 import MarkdownIt from "markdown-it";
 import { Fragment, h, html, useEffect, useMemo, useRef, useSignal } from "../html.js";
 import { CopyButton } from "./files.js";
+import { Formula, readFormulas } from "./maths.js";
 
 const parser = new MarkdownIt({ html: false });
+readFormulas(parser);
 /** Addresses that a link may have. */
 const SAFE = /^(https?|mailto):/i;
 parser.validateLink = (/** @type {string} */ url) => SAFE.test(url);
@@ -111,6 +113,8 @@ function elements(tokens, source, at) {
         return html`<hr />`;
       case "code_inline":
         return html`<code data-at=${place(token.content)}>${token.content}</code>`;
+      case "formula":
+        return html`<${Formula} tex=${token.content} written=${token.markup} isDisplay=${token.meta.isDisplay} at=${place(token.markup)} />`;
       case "fence":
       case "code_block":
         return html`<${Code} text=${token.content} language=${(token.info ?? "").trim().split(/\s+/)[0]} at=${place(token.content)} />`;
