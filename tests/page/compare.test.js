@@ -1,6 +1,7 @@
 // A comparison as its events tell it, and the scales of its charts.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { passesOf } from "../../src/pellucid/web/compare/cells.js";
 import { newRun, phaseOf, take, timeSentence } from "../../src/pellucid/web/compare/loops.js";
 import { lastAtMost, powerTicks, roundTicks } from "../../src/pellucid/web/draw/lines.js";
 
@@ -28,6 +29,18 @@ test("the line that is lit follows the arm's steps", () => {
   assert.deepEqual(phases(1), ["prefill", "prefill"]);
   assert.deepEqual(phases(2), ["decode", "decode"]);
   assert.deepEqual([cached.passed, naive.passed], [[3, 4], [3, 7]]);
+});
+
+test("with the cache a step passes its newest token, without it all of them, and keeps none", () => {
+  const run = newRun(BEGIN);
+  for (const [tokens, passed] of [[1, 3], [2, 4]]) take(run, step("cached", tokens, passed));
+  for (const [tokens, passed] of [[1, 3], [2, 7]]) take(run, step("naive", tokens, passed));
+  const passes = ([first, second]) => [passesOf(run, first, 0), passesOf(run, first, 1), passesOf(run, second, 1)];
+  assert.deepEqual(passes(run.arms), [
+    { count: 4, passedFrom: 0, kept: 3 },
+    { count: 5, passedFrom: 3, kept: 4 },
+    { count: 5, passedFrom: 0, kept: 0 },
+  ]);
 });
 
 const timed = (cached, naive) => {

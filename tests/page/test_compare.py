@@ -35,6 +35,9 @@ def test_with_and_without_the_cache(page: Any) -> None:
     for _ in range(10):
         page.keyboard.press(",")
     page.locator("output", has_text="token 2 of 12").wait_for()
+    labels = [f"Of {prompt + 2} tokens, 1 passed", f"Of {prompt + 2} tokens, {prompt + 1} passed"]
+    for label in labels:  # as cells: the newest alone, or all
+        page.locator(f".written [aria-label^='{label}']").wait_for()
     lit = page.locator(".code .lit").all_inner_texts()
     assert [text.split("#")[0].strip() for text in lit] == [
         "logits = model(last, cache)",

@@ -6,6 +6,7 @@ import { html, signal } from "../html.js";
 import { count, digits, inBytes, inTime, several } from "../parts/numbers.js";
 import { Empty, Panel } from "../parts/panel.js";
 import { createStreamed } from "../state/api.js";
+import { PassedCells } from "./cells.js";
 
 /** @type {[string, string][]} */
 export const KINDS = [["cache", "with and without cache"], ["kv_dtype", "bf16, int8, int4"], ["batch", "one and many"]];
@@ -120,6 +121,10 @@ function create(session) {
       tokens.value = body.max_tokens;
       void this.start();
     },
+    /** Tokens of a block. */
+    get blockTok() {
+      return session.store.hello?.kv.block_tok ?? 16;
+    },
     /** The latest run of the chosen kind. */
     get latest() {
       streamed.version.value;
@@ -232,16 +237,17 @@ export function Loops({ state }) {
     <div class=${`loops ${loops ? "" : "three"}`}>
       ${(run?.arms ?? (loops ? Object.keys(loops).map((name) => ({ name })) : [])).map((/** @type {any} */ arm) =>
         loops
-          ? html`<${Loop} key=${arm.name} ...${loops[arm.name]} arm=${arm} run=${run} at=${at} />`
-          : html`<${Written} key=${arm.name} arm=${arm} run=${run} at=${at} title=${arm.name} />`,
+          ? html`<${Loop} key=${arm.name} ...${loops[arm.name]} arm=${arm} run=${run} at=${at} blockTok=${state.blockTok} />`
+          : html`<${Written} key=${arm.name} arm=${arm} run=${run} at=${at} title=${arm.name} blockTok=${state.blockTok} />`,
       )}
     </div>
+    ${run?.requests === 1 && html`<p class="small dim">A cell each token, a group each block. Filled: in the cache when the step ended. Framed: through the model in this step.</p>`}
     ${!loops && !run && html`<${Empty}><p>One prompt, three formats of keys and values: what each takes, and where the answers part.</p><//>`}
   <//>`;
 }
 
-/** @param {{title: string, code: LoopCode, arm: any, run: Comparison | null, at: number}} props */
-function Loop({ title, code, arm, run, at }) {
+/** @param {{title: string, code: LoopCode, arm: any, run: Comparison | null, at: number, blockTok: number}} props */
+function Loop({ title, code, arm, run, at, blockTok }) {
   const phase = run ? phaseOf(run, arm, at) : "idle";
   return html`<div class="loop" style=${{ "--c": `var(--o${(arm.number ?? 0) + 1})` }}>
     <h3>${title}<span class=${`phase-chip ${phase}`}>${{ idle: "waits", prefill: "prefill", decode: "decode", done: "done" }[phase]}</span></h3>
@@ -253,12 +259,12 @@ function Loop({ title, code, arm, run, at }) {
         return html`<li class=${lit ? "lit" : ""} aria-current=${lit ? "step" : undefined}><code>${text}${comment && html`<span class="comment">${comment}</span>`}</code></li>`;
       })}
     </ol>
-    ${run && html`<${Written} arm=${arm} run=${run} at=${at} />`}
+    ${run && html`<${Written} arm=${arm} run=${run} at=${at} blockTok=${blockTok} />`}
   </div>`;
 }
 
-/** @param {{arm: Arm, run: Comparison, at: number, title?: string}} props */
-function Written({ arm, run, at, title }) {
+/** @param {{arm: Arm, run: Comparison, at: number, blockTok: number, title?: string}} props */
+function Written({ arm, run, at, blockTok, title }) {
   const row = at < 0 ? arm.tokens.length - 1 : lastAtMost(arm.tokens, at);
   if (row < 0) return html`<p class="written faint">${title && html`<b>${title}</b> `}nothing yet</p>`;
   const passed = arm.passed[row] - (row > 0 ? arm.passed[row - 1] : 0);
@@ -271,5 +277,6 @@ function Written({ arm, run, at, title }) {
       this step: <b>${several(passed, "token")}</b> through the model${run.requests === 1 &&
       html`, <b>${arm.useKvCache ? count(arm.passed[row] - passed) : "none"}</b> from the cache`} · ${isEnd && arm.useKvCache ? "the end frees the cache" : kept}
     </p>
+    ${run.requests === 1 && html`<${PassedCells} run=${run} arm=${arm} row=${row} blockTok=${blockTok} />`}
   </div>`;
 }
