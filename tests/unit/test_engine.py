@@ -1,13 +1,19 @@
 """LLMEngine with a fake model: outputs of each step, and requests that do not affect each other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from pellucid.engine import LLMEngine
+from pellucid.engine import LLMEngine, llm_engine
 from pellucid.engine.completion import Completion
 from pellucid.execution.sampler import SampledToken
+from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.loaded_model import LoadedModel
+from pellucid.loading.parameters import Progress
+from pellucid.observing.event_bus import EventBus
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.request import Taken
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
@@ -374,3 +380,36 @@ def test_callers_take_turns_by_their_weights(weight: float, before: int) -> None
     engine.add_request([3] * 8, params, "polite", caller="polite", caller_weight=weight)
     ended = [delta.request_id for delta in run(engine) if delta.finish_reason is not None]
     assert ended.index("polite") == before
+
+
+def test_an_engine_from_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, told, closed = fake_engine().model, [], []
+    other_machines = SimpleNamespace(close=lambda: closed.append("machines"))
+
+    def load(config: EngineConfig, report: Progress, on_download: Progress) -> LoadedModel:
+        report(1, 2)
+        on_download(3, 4)
+        return model if config.speculation == "draft" else replace(model, elsewhere=other_machines)
+
+    def load_draft(config: EngineConfig, model: LoadedModel) -> LoadedModel:
+        if config.speculation != "draft":
+            raise ValueError("no draft model")
+        return replace(model, name="draft")
+
+    monkeypatch.setattr(llm_engine, "load_model", load)
+    monkeypatch.setattr(llm_engine, "load_draft_model", load_draft)
+    bus = EventBus()
+    config = EngineConfig(speculation="draft")
+    engine = LLMEngine.from_config(config, lambda *progress: told.append(progress), bus)
+    assert told == [(1, 2), (3, 4)]
+    assert engine.events is bus and engine.plan.draft_cache is not None
+    with pytest.raises(ValueError, match="no draft model"):
+        LLMEngine.from_config(EngineConfig(), lambda *progress: None)
+    assert closed == ["machines"]
+
+
+def test_whoever_watches_prefixes_comes_before_the_first() -> None:
+    engine = fake_engine(block_size=16)
+    complete(engine, [1] * 20, max_tokens=1)
+    with pytest.raises(ValueError, match="listener: must come before the first request"):
+        engine.watch_prefixes(SimpleNamespace())
