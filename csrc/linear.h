@@ -6,7 +6,7 @@
 //   f32, f16   products and sums in f32, k in order.
 //   bf16       x rounded to bf16 (nearest even), products summed in f32, k in pairs in order.
 //   integer    x quantized with one scale per row, of which each group takes as small a share as
-//              its numbers allow, in steps of sqrt(2) (kernels/prepare_rows.h); products of a group
+//              its numbers allow, in steps of 2^(1/4) (kernels/prepare_rows.h); products of a group
 //              summed exactly; then, groups in order, y += float(sum) * (w's scale * share) in f32,
 //              and with minimums y += (sum of x's codes * share) * minimum; at last y *= x's scale.
 //

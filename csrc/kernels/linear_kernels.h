@@ -27,15 +27,17 @@ struct PackedView {
 constexpr int kMaxHalvings = 31;
 constexpr float kMostHalved = 0x1p-31f;
 
-// The square root of two. The last bit of its mantissa is 1, that of a power of two 0.
-constexpr float kRootTwo = 0x1.6a09e6p0f;
+// The powers of the fourth root of two below two. The first three bits of their mantissas are 0, 1,
+// 3 and 5.
+constexpr int kNumRoots = 4;
+constexpr float kRoots[kNumRoots] = {1.0f, 0x1.306fep0f, 0x1.6a09e6p0f, 0x1.ae89fap0f};
 
 // The facts behind the codes of a group. A value is its row's scale * the group's share * code.
 // Groups are summed in units of scale * kMostHalved, in which no group's share is below one.
 struct GroupFacts {
   std::int32_t start;  // of an accumulator: -zero point * sum of codes; -sum where columns have
                        // zero points of their own
-  float share;         // in units of kMostHalved: a power of two, or kRootTwo times one
+  float share;         // in units of kMostHalved: a power of two times one of kRoots
   float sum;           // of codes, times the share; there for minimums only
 };
 

@@ -14,17 +14,24 @@ namespace {
 // overflow, and the smallest scale of a group, amax / 127 * 2^-kMaxHalvings, is a normal float.
 constexpr std::int32_t kSmallestRowBits = 0x17800000;
 
-// Quantizes a row to s8 codes with one scale, which each group may halve, and divide by the square
-// root of two. In IEEE single precision, with max |x| of the row and of the group:
+// Quantizes a row to s8 codes with one scale, which each group may halve, and divide by a power of
+// the fourth root of two. In IEEE single precision, with max |x| of the row and of the group:
 //     scale = row max / 127
 //     halvings = the most, up to kMaxHalvings, with group max * 2^halvings <= row max
-//     root = sqrt(2) if halvings < kMaxHalvings and group max * 2^halvings * sqrt(2) <= row max
-//            else 1
+//     root = the largest of kRoots with group max * 2^halvings * root <= row max, 1 after
+//            kMaxHalvings
 //     code = round to nearest even(x * (127 / row max * 2^halvings * root))
 // so that x is about scale / (2^halvings * root) * code. A row whose max is below 2^-80 counts as
 // zero, and one with an infinity or a NaN gets the scale NaN, so that every output shows it.
 // kZeroPoint is that of the weights' codes as the kernel's loads give them, 1 if columns have zero
 // points of their own.
+// Which of kRoots is the largest with max * root <= row_max.
+inline int largest_root(float max, float row_max) {
+  int root = 0;
+  for (int i = 1; i < kNumRoots; ++i) root += max * kRoots[i] <= row_max;
+  return root;
+}
+
 template <class S, Format kFormat, int kZeroPoint>
 struct QuantizedRow {
   static constexpr FormatInfo kInfo = format_info(kFormat);
@@ -70,13 +77,14 @@ struct QuantizedRow {
       const std::int32_t exponent = (max_bits - facts(g).start) >> kMantissaBits;
       const std::int32_t halvings = exponent < kMaxHalvings ? exponent : kMaxHalvings;
       const std::int32_t raise = halvings << kMantissaBits;
-      const bool has_root =
-          halvings < kMaxHalvings && float_of_bits(facts(g).start + raise) * kRootTwo <= row_max;
-      const float inverse = float_of_bits(inverse_bits + raise);
-      const std::int32_t sum = round_to_codes<S>(inputs(g), size(g), group_inputs(),
-                                                 has_root ? inverse * kRootTwo : inverse, codes(g));
+      const int root = halvings < kMaxHalvings
+                           ? largest_root(float_of_bits(facts(g).start + raise), row_max)
+                           : 0;
+      const float inverse = float_of_bits(inverse_bits + raise) * kRoots[root];
+      const std::int32_t sum =
+          round_to_codes<S>(inputs(g), size(g), group_inputs(), inverse, codes(g));
       const float share = float_of_bits(kOneBits + (kMaxHalvings << kMantissaBits) - raise);
-      set_facts(g, sum, has_root ? share / 2 * kRootTwo : share);
+      set_facts(g, sum, root == 0 ? share : share / 2 * kRoots[kNumRoots - root]);
     }
     return row_max / 127.0f;
   }

@@ -156,35 +156,42 @@ struct MultipliedScales {
 };
 
 // Likewise, where products need the execution ports of dot products: the power of two in a share is
-// added to the exponents of the scales that are not zero. Several rows share the products with the
-// root of two, and one row has one.
+// added to the exponents of the scales that are not zero. Several rows share the products with
+// kRoots, and few rows have one each.
 template <class S, int kRows, int kVectors>
 struct RaisedScales {
+  static constexpr bool kSharesProducts = kRows >= kNumRoots;
+
   explicit RaisedScales(const typename S::F32 (&group)[kVectors]) {
     for (int v = 0; v < kVectors; ++v) {
       is_not_zero[v] = S::is_not_zero(group[v]);
       scales[0][v] = group[v];
-      if constexpr (kRows > 1) scales[1][v] = S::mul(group[v], S::broadcast(kRootTwo));
+      if constexpr (kSharesProducts) {
+        for (int i = 1; i < kNumRoots; ++i) {
+          scales[i][v] = S::mul(group[v], S::broadcast(kRoots[i]));
+        }
+      }
     }
   }
 
   typename S::Mask is_not_zero[kVectors];
-  typename S::F32 scales[kRows > 1 ? 2 : 1][kVectors];
+  typename S::F32 scales[kSharesProducts ? kNumRoots : 1][kVectors];
 
   struct Row {
     const typename S::Mask (&is_not_zero)[kVectors];
     const typename S::F32 (&scales)[kVectors];
-    typename S::F32 root;  // of one row
+    typename S::F32 root;  // of few rows
     typename S::I32 raise;
 
     typename S::F32 operator[](int v) const {
-      return S::add_to_bits(is_not_zero[v], kRows > 1 ? scales[v] : S::mul(scales[v], root), raise);
+      return S::add_to_bits(is_not_zero[v], kSharesProducts ? scales[v] : S::mul(scales[v], root),
+                            raise);
     }
   };
   Row of_row(const GroupFacts& facts) const {
     const std::int32_t bits = bits_of_float(facts.share);
     const std::int32_t mantissa = bits & ((1 << kMantissaBits) - 1);
-    const int index = kRows > 1 ? mantissa & 1 : 0;
+    const int index = kSharesProducts ? ((mantissa >> (kMantissaBits - 3)) + 1) / 2 : 0;
     return {is_not_zero, scales[index], S::broadcast(float_of_bits(kOneBits + mantissa)),
             S::broadcast_i32(bits - mantissa - kOneBits)};
   }

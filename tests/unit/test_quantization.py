@@ -199,9 +199,11 @@ def test_activations_one_by_one(seed, num_rows, num_inputs, group_size, spread):
                 halvings += 1
             index = row, start // group_size
             share, inverse = 2.0**-halvings, np.float32(127) / row_max * np.float32(2**halvings)
-            root = np.float32(2**0.5)
-            if halvings < 31 and group_max * np.float32(2) ** halvings * root <= row_max:
-                share, inverse = share / 2 * root, inverse * root
+            roots = [np.float32(2 ** (quarters / 4)) for quarters in range(4)]
+            raised = group_max * np.float32(2) ** halvings
+            quarters = max(i for i in range(4) if i == 0 or raised * roots[i] <= row_max)
+            if halvings < 31 and quarters > 0:
+                share, inverse = share / 2 * roots[4 - quarters], inverse * roots[quarters]
             assert rows.shares[index] == share
             expected = [int(np.rint(value * inverse)) for value in group]
             assert rows.codes[index][: len(group)].tolist() == expected
@@ -213,15 +215,17 @@ def test_ties_go_to_the_even_code():
     assert quantize_activations(x, 32).codes[0, 0, :6].tolist() == [127, 0, 2, 2, 0, -2]
 
 
-def test_the_codes_of_a_group_use_seven_tenths_of_their_range():
+def test_the_codes_of_a_group_use_five_sixths_of_their_range():
     """Down to 2^-31 of the row's maximum; below, the step stays what it is there."""
     x = np.zeros((1, 40 * 32), np.float32)
     x[0, ::32] = 1.5 * np.exp2(-np.arange(40, dtype=np.float32))
-    x[0, 32:96:32] = 1.25, 1.0  # 1.2 times less than the row's: the same step; 1.5 times: a smaller
+    # Times less than the row's: 1.15, the same step; 1.2, 1.5 and 1.875: smaller ones
+    x[0, 32:160:32] = 1.3, 1.25, 1.0, 0.8
     rows = quantize_activations(x, 32)
     codes = rows.codes[0, :, 0].tolist()
-    assert codes == [127, 106, 120] + [127] * 29 + [64, 32, 16, 8, 4, 2, 1, 0]
-    shares = [1, 1, np.float32(2**0.5) / 2] + [2.0**-n for n in range(3, 32)] + [2.0**-31] * 8
+    assert codes == [127, 110, 126, 120, 114] + [127] * 27 + [64, 32, 16, 8, 4, 2, 1, 0]
+    roots = [np.float32(2 ** (quarters / 4)) / 2 for quarters in (3, 2, 1)]
+    shares = [1, 1, *roots] + [2.0**-n for n in range(5, 32)] + [2.0**-31] * 8
     assert rows.shares[0].tolist() == shares
 
 

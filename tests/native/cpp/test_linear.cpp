@@ -215,6 +215,9 @@ float max_abs(const float* x, std::int64_t begin, std::int64_t end) {
   return max;
 }
 
+// 2^(quarters / 4)
+float fourth_root(int quarters) { return static_cast<float>(std::exp2(quarters / 4.0)); }
+
 DefinedRow define_row(const float* x, const Weights& w, Activations activations) {
   const FormatInfo& info = format_info(w.format);
   DefinedRow row{{x, x + w.k}, {}};
@@ -234,12 +237,14 @@ DefinedRow define_row(const float* x, const Weights& w, Activations activations)
     const double group_max = double{max_abs(x, begin, end)};
     int halvings = 0;
     while (halvings < 31 && std::ldexp(group_max, halvings + 1) <= double{row_max}) ++halvings;
-    constexpr float kRootTwo = 0x1.6a09e6p0f;
     const float raised = static_cast<float>(std::ldexp(group_max, halvings));
-    const bool has_root = halvings < 31 && raised * kRootTwo <= row_max;
-    const double share = has_root ? double{kRootTwo} / 2 : 1.0;
+    int quarters = 0;  // of an octave
+    while (quarters < 3 && halvings < 31 && raised * fourth_root(quarters + 1) <= row_max) {
+      ++quarters;
+    }
+    const double share = quarters > 0 ? double{fourth_root(4 - quarters)} / 2 : 1.0;
     row.scales.push_back(double{scale} * std::ldexp(share, -halvings));
-    const float group_inverse = std::ldexp(inverse, halvings) * (has_root ? kRootTwo : 1.0f);
+    const float group_inverse = std::ldexp(inverse, halvings) * fourth_root(quarters);
     for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * group_inverse);
   }
   return row;

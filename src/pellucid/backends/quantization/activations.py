@@ -9,7 +9,7 @@ import numpy.typing as npt
 LARGEST_CODE = 127
 SMALLEST_AMAX = np.float32(2.0**-80)  # below, halved scales and their inverses could leave f32
 MAX_HALVINGS = 31
-ROOT_TWO = np.float32(2**0.5)
+ROOTS = np.exp2(np.arange(4) / 4).astype(np.float32)  # the powers of the fourth root of two
 _MANTISSA_BITS = 23
 
 
@@ -19,7 +19,7 @@ class QuantizedRows:
 
     Args:
         codes: [T, groups, group_size], -127 .. 127.
-        shares: [T, groups], from 2^-31 to 1: powers of two, and `ROOT_TWO` times such.
+        shares: [T, groups], from 2^-31 to 1: powers of two, times one of `ROOTS`.
         scales: [T].
     """
 
@@ -30,11 +30,11 @@ class QuantizedRows:
 
 def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
     """Dynamic symmetric int8, in IEEE single precision: a scale per row, which each group of neighbouring
-    inputs halves, and divides by the root of two, as often as its own numbers allow.
+    inputs halves, and divides by the fourth root of two, as often as its own numbers allow.
 
         scale = row max / 127,  maxima of |x|
         halvings = the most, up to 31, with group max * 2^halvings <= row max
-        root = sqrt(2) if halvings < 31 and group max * 2^halvings * sqrt(2) <= row max else 1
+        root = the largest of ROOTS with group max * 2^halvings * root <= row max, 1 if halvings = 31
         code = round to nearest even(x * (127 / row max * 2^halvings * root))
 
     A row whose max is below 2^-80 counts as zero. One with an infinity or a NaN gets the scale NaN, so
@@ -61,12 +61,12 @@ def quantize_activations(x: npt.NDArray[Any], group_size: int) -> QuantizedRows:
     # Floats as integers: of their difference, what is above the mantissa.
     exponents = (row_max[:, None].view(np.int32) - group_max.view(np.int32)) >> _MANTISSA_BITS
     halvings = np.minimum(exponents, MAX_HALVINGS)
-    raised = np.ldexp(group_max, halvings) * ROOT_TWO
-    has_root = (halvings < MAX_HALVINGS) & (raised <= row_max[:, None])
-    roots = np.where(has_root, ROOT_TWO, np.float32(1))
-    inverses = np.ldexp((np.float32(LARGEST_CODE) / row_max)[:, None] * roots, halvings)
+    raised = np.ldexp(group_max, halvings)[..., None] * ROOTS[1:]
+    fits = (halvings < MAX_HALVINGS)[..., None] & (raised <= row_max[:, None, None])
+    root = fits.sum(axis=-1)  # its place in ROOTS
+    inverses = np.ldexp((np.float32(LARGEST_CODE) / row_max)[:, None], halvings) * ROOTS[root]
     return QuantizedRows(
         np.rint(groups * inverses[:, :, None]).astype(np.int8),
-        np.ldexp(roots, -halvings - has_root),
+        np.ldexp(ROOTS[-root], -halvings - (root > 0)),
         np.where(finite, scales, np.float32(np.nan)),
     )
