@@ -130,6 +130,7 @@ void the_weights_that_come_next_are_prefetched() {
                           for (const int i : {0, 1, 2, 3}) program.row(chosen, r)[i] = i % 2;
                           std::fill_n(program.row(x, r), 64, 1.0f);
                         });
+  add_softcap(program, RowSet::kTokens, x, 30.0f, 64, x);
   const Weights first = matrix(256);
   add_linear(program, RowSet::kTokens, x, first, y, false);
   std::vector<Weights> gate, up, down;
@@ -148,7 +149,7 @@ void the_weights_that_come_next_are_prefetched() {
     return Span{weights->matrix.view().panels + panel * size, num_bytes};
   };
   const auto stages = [](Span linear, Span inner, Span outer) {
-    return std::vector<Span>{linear, {}, {}, {}, inner, outer, outer, {}, {}};
+    return std::vector<Span>{linear, linear, linear, {}, {}, {}, inner, outer, outer, {}, {}};
   };
   const std::vector<Span> all[] = {
       stages(from(first, 0, 8 * size / 3), from(gate[1], 0, 2 * size), from(down[1], 0, 2 * size)),
