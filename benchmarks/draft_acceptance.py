@@ -42,7 +42,8 @@ def logits_of(model: LoadedModel, token_ids: list[int]) -> np.ndarray:
     started = Request("text", tuple(token_ids), SamplingParams(), 0, 0.0, max_tokens=1).started()
     runner = ModelRunner(model.decoder, kv_cache, BLOCK_SIZE, Sampler())
     runner.follow(SchedulerOutput(started=(started,)))
-    return np.asarray(runner.execute([scheduled], [tables]).rows)
+    batch = runner.send([scheduled], [tables])
+    return np.asarray(runner.execute([scheduled], batch).rows)
 
 
 def main() -> None:

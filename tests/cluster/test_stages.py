@@ -1,6 +1,7 @@
 """A model whose layers several processes compute answers like one process, to the last bit."""
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -9,13 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pellucid.backends.base import StepLogits
+from pellucid.backends.drawing import DrawTable
+from pellucid.backends.ops import ForwardBatch, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_model
 from pellucid.outputs import RequestOutput
 from pellucid.speculation.proposers.proposer import Proposer
-from pellucid.stages.messages import ROWS_TOGETHER
+from pellucid.stages.messages import ROWS_TOGETHER, Compute, FromStage, ToStage
+from pellucid.stages.part_host import PartHost
+from pellucid.stages.staged_decoder import StagedDecoder
 from pellucid.stages.staged_model import load_staged_model
 from support.checkpoints import FAMILIES, checkpoint_config, text_config, write_checkpoint
 from support.fake_model import FakeClock
@@ -93,6 +99,74 @@ def test_steps_in_pieces(family: str, backend: str, tmp_path: Path) -> None:
         config = EngineConfig(**settings, stages=addresses, stages_key=write_key(tmp_path))
         engine = LLMEngine.from_config(config)
         assert all_of(engine) == all_of(whole)
+        engine.close()
+
+
+class Meeting:
+    """Machines that decode meet once, each in the middle of a step: all wait there for all others.
+
+    Args:
+        engine: on stages; it decodes as many requests as there are machines, and each is a step of its own.
+    """
+
+    def __init__(self, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(engine.model.decoder, StagedDecoder)
+        self._own = engine.model.decoder._own
+        num_machines = engine.model.decoder.num_machines
+        self._barrier = threading.Barrier(num_machines, timeout=120)
+        self._lock = threading.Lock()
+        # The first machine meets the others in its last step, the last one in its first.
+        self._num_before: dict[int, int] = {}
+        self._numbers = iter(range(num_machines - 1, 0, -1))
+        self._answer, self._step = PartHost.answer, self._own.step
+        monkeypatch.setattr(PartHost, "answer", lambda host, message: self.of_stage(host, message))
+        monkeypatch.setattr(self._own, "step", self.of_engine)
+
+    def of_stage(self, host: PartHost, message: ToStage) -> FromStage:
+        if isinstance(message, Compute):
+            with self._lock:
+                if id(host) not in self._num_before:  # the first step comes to the stages in order
+                    self._num_before[id(host)] = next(self._numbers)
+                self._num_before[id(host)] -= 1
+                meets = self._num_before[id(host)] == -1
+            if meets:
+                self._barrier.wait()
+        return self._answer(host, message)
+
+    def of_engine(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
+    ) -> StepLogits:
+        assert batch.received is not None
+        batch.received[0:]  # waits for the rows
+        if not self.has_taken_place:
+            self._barrier.wait()
+            self.has_taken_place = True
+        return self._step(batch, kv_cache, draws)
+
+    has_taken_place = False
+
+
+@pytest.mark.parametrize("num_parts", [2, 3])
+def test_all_machines_decode_at_the_same_time(
+    num_parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of different requests: as many as there are machines. The answers are those of one process."""
+    model, key = write_deep(tmp_path / "model", "llama"), write_key(tmp_path)
+    settings = dict(model=str(model), backend="cpu", num_threads=1, speculation="off")
+    whole = LLMEngine.from_config(EngineConfig(**settings))
+    prompts = [[5 + number] * 9 for number in range(num_parts)]
+    expected = answers(whole, prompts, PARAMS)
+    with stages(model, divisions(whole.model_config, num_parts)[0]) as addresses:
+        engine = LLMEngine.from_config(EngineConfig(**settings, stages=addresses, stages_key=key))
+        outputs = [engine.add_request(prompt, PARAMS) for prompt in prompts]
+        engine.step()
+        assert all(output.outputs[0].token_ids for output in outputs)  # one step had all prompts
+        meeting = Meeting(engine, monkeypatch)
+        while engine.has_unfinished_requests:
+            engine.step()
+        assert meeting.has_taken_place
+        found = [(each.outputs[0].token_ids, each.outputs[0].logprobs) for each in outputs]
+        assert found == expected
         engine.close()
 
 

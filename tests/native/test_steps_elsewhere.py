@@ -38,15 +38,17 @@ REQUESTS: list[tuple[str, SamplingParams | BeamSearchParams]] = [
 def compute_steps(connection: Connection, config: EngineConfig) -> None:
     """The other process: an engine of which only the model runner works."""
     runner = LLMEngine.from_config(config).model_runner
-    computed = None
+    batch = computed = None
     while message := connection.recv_bytes():
         match pickle.loads(message):
             case "follow", output:
                 runner.follow(output)
             case "transfer", ops:
                 runner.transfer(ops)
-            case "execute", share:
-                computed = runner.execute(*share)
+            case "send", share:
+                batch = runner.send(*share)
+            case "execute", scheduled_requests:
+                computed = runner.execute(scheduled_requests, batch)
             case "sample", scheduled_requests:
                 result = runner.sample(scheduled_requests, computed)
                 connection.send_bytes(pickle.dumps(result))
@@ -66,10 +68,14 @@ class RemoteRunner:
     def transfer(self, ops: Sequence[BlockOp]) -> None:
         self._send("transfer", ops)
 
-    def execute(
+    def send(
         self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
     ) -> str:
-        self._send("execute", (scheduled_requests, block_tables))
+        self._send("send", (scheduled_requests, block_tables))
+        return "laid out there"
+
+    def execute(self, scheduled_requests: Sequence[ScheduledRequest], batch: str) -> str:
+        self._send("execute", scheduled_requests)
         return "computed there"
 
     def sample(

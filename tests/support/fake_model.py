@@ -7,7 +7,7 @@ So a wrong slot, a block shared or freed too early, or a row of another request 
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +125,10 @@ class FakeDecoder(CompiledDecoder):
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> HostArray:
         assert isinstance(kv_cache, FakeKVCache) and len(batch.token_ids)
         self.batches.append(batch)
-        seen_by_row = kv_cache.store_and_read(batch)
+        return self.logits(batch, kv_cache.store_and_read(batch))
+
+    def logits(self, batch: ForwardBatch, seen_by_row: Sequence[IntArray]) -> HostArray:
+        """The logits [R, V] of a step whose rows see these tokens."""
         logits = np.empty((len(batch.logits_indices), VOCAB_SIZE), dtype=np.float32)
         for row, index in zip(logits, batch.logits_indices.tolist(), strict=True):
             seen = seen_by_row[index]
@@ -261,21 +264,17 @@ def fake_engine(
     clock: FakeClock | None = None,
     proposer: Proposer | None = None,
     ceilings: Ceilings | None = None,
+    decoder: CompiledDecoder | None = None,
+    backend: FakeBackend | None = None,
     **knobs: object,
 ) -> LLMEngine:
     """Without drafts unless `knobs` say otherwise: many tests count steps."""
     knobs = {"speculation": "off", **knobs}
-    model, draft = (
-        LoadedModel(
-            "fake",
-            Path("fake"),
-            fake_model_config(context_length),
-            FakeDecoder(drafts),
-            FakeTokenizer(),
-            FakeBackend(),
-        )
-        for drafts in (False, True)
+    config, tokenizer = fake_model_config(context_length), FakeTokenizer()
+    draft = LoadedModel(
+        "fake", Path("fake"), config, FakeDecoder(drafts=True), tokenizer, FakeBackend()
     )
+    model = replace(draft, decoder=decoder or FakeDecoder(), backend=backend or draft.backend)
     return LLMEngine(
         EngineConfig(**knobs),
         model,

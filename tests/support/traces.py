@@ -476,6 +476,7 @@ class _Run:
         """Its parts tile the time from arrival to end."""
         ledger, metrics = output.ledger, output.metrics
         assert ledger is not None and metrics.finished_time is not None
+        assert min(map(ledger.seconds, Part)) >= 0.0
         assert sum(map(ledger.seconds, Part)) == ledger.total_seconds
         assert ledger.total_seconds == metrics.finished_time - metrics.arrival_time
 

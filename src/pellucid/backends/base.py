@@ -290,9 +290,11 @@ class CompiledDecoder(ABC):
     Attributes:
         draws_tokens: whether `step` notes where logits are largest and draws tokens from them; else the
             sampler draws from the logits.
+        num_machines: that compute a step one after the other, and so can compute as many steps at the same time.
     """
 
     draws_tokens: bool = False
+    num_machines: int = 1
 
     @property
     @abstractmethod
@@ -307,6 +309,18 @@ class CompiledDecoder(ABC):
     def scratch_bytes(self, max_num_batched_tokens: int) -> int:
         """Memory for the activations between the ops of the largest step, without its logits."""
 
+    def send(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardBatch:
+        """Has other machines begin with a step, if there are any.
+
+        Returns:
+            The step for `step`, or for `give_up`.
+        """
+        return batch
+
+    def give_up(self, batch: ForwardBatch) -> None:
+        """Waits until no other machine computes a step that was sent: `step` is not called for it."""
+        return
+
     @abstractmethod
     def step(
         self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
@@ -314,6 +328,7 @@ class CompiledDecoder(ABC):
         """The logits of a step, and what is drawn from them.
 
         Args:
+            batch: as `send` has returned it.
             draws: None unless `draws_tokens`.
         """
 
@@ -326,7 +341,7 @@ class CompiledDecoder(ABC):
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache) -> LogitRows:
         """Logits [R, V] of the rows `batch.logits_indices`."""
-        return self.step(batch, kv_cache).rows
+        return self.step(self.send(batch, kv_cache), kv_cache).rows
 
 
 class ThreadUse(NamedTuple):

@@ -8,6 +8,7 @@ from pellucid.execution.sampler import SampledToken
 from pellucid.outputs import CompletionDelta, CompletionOutput, Logprob, LogprobsAt, RequestOutput
 from pellucid.scheduling.answer_tokens import AnswerTokens
 from pellucid.scheduling.beam_search import BeamGroup, Hypothesis
+from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.request import End, FinishReason, Request, Taken
 from pellucid.scheduling.scheduler_output import TokenGrammar
 from pellucid.text.detokenizer import IncrementalDetokenizer
@@ -199,7 +200,8 @@ def delta_of(
 
 def error_message(error: Exception) -> str:
     """What an error says to the caller of the request that it ended."""
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    says_all = isinstance(error, ValueError | BrokenPlanError)
+    return str(error) if says_all else f"{type(error).__name__}: {error}"
 
 
 def logprobs_at(

@@ -227,6 +227,7 @@ class EngineThread:
         # By request: only a request all of whose deltas have an end can have ended
         last = {delta.request_id: delta for delta in deltas if delta.finish_reason is not None}
         by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = defaultdict(list)
+        unread: set[str] = set()  # their loops were closed
         for delta in deltas:
             stream = self._streams[delta.request_id]
             ends = last.get(delta.request_id) is delta and stream.output.finished
@@ -235,10 +236,9 @@ class EngineThread:
             by_loop[stream.loop].append((stream, delta, ends))
         for loop, deliveries in by_loop.items():
             if not call_soon(loop, partial(_receive, deliveries)):
-                # The loop was closed, so no task reads these.
-                for request_id in {delta.request_id for _, delta, ends in deliveries if not ends}:
-                    self.engine.abort(request_id)
-                    self._forget(request_id)
+                unread |= {delta.request_id for _, delta, ends in deliveries if not ends}
+        for request_id in unread:
+            self.abort(request_id)
 
     def _forget(self, request_id: str) -> None:
         del self._streams[request_id]

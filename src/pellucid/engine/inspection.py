@@ -330,7 +330,8 @@ class Inspector:
             begin = time.perf_counter()
             self._runner.follow(SchedulerOutput(started=(started,)))
             try:
-                computed = self._runner.execute([scheduled], [self._manager.block_tables(request)])
+                batch = self._runner.send([scheduled], [self._manager.block_tables(request)])
+                computed = self._runner.execute([scheduled], batch)
             finally:
                 self._runner.follow(SchedulerOutput(ended=(request.request_id,)))
             cost = _cost(scheduled, time.perf_counter() - begin)

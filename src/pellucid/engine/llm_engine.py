@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pellucid.engine.completions import Completions
-from pellucid.engine.engine_core import EngineCore
+from pellucid.engine.engine_core import CoreOutput, EngineCore
 from pellucid.engine.engine_events import Ceilings, StepCosts, hello, report_progress
 from pellucid.engine.kv_storage import KVStorage, make_kv_storage
 from pellucid.engine.request_maker import PreparedRequest, RequestMaker
@@ -100,7 +100,7 @@ class LLMEngine:
         self.plan = storage.plan
         self.memory_plan = storage.plan.memory
         self._close_storage = storage.close
-        self.scheduler = _make_scheduler(config, storage, self.events)
+        self.scheduler = _make_scheduler(config, storage, self.events, model.decoder.num_machines)
         self.model_runner = ModelRunner(
             model.decoder,
             storage.kv_cache,
@@ -376,27 +376,29 @@ class LLMEngine:
         return output
 
     def step(self) -> list[CompletionDelta]:
-        """Computes one step, and returns what it added to each completion, in the order of the step.
+        """Computes one step, and returns what it added to each completion, in the order of the step. On stages,
+        further steps are under way when it returns.
 
         An error of one request ends this request with finish_reason "error". If the forward fails, all
         requests of the step end. If moving blocks fails, all requests that may have blocks end. The engine
         continues.
         """
-        step = self._core.step()
-        deltas = self._completions.deltas(step.taken, step.ended)
-        now = self.clock()
-        self._recorder.end_step(step.scheduled, step.preempted, step.expert_bytes, now)
-        return deltas + self._completions.close(step.ended, now)
+        return self._deltas(self._core.step())
 
     def abort(self, request_id: str) -> list[CompletionDelta]:
         """Ends a request at once, running or waiting; ignores unknown and finished ids.
 
         Returns:
-            The last deltas of its completions that were unfinished.
+            The last deltas of its completions that were unfinished. On stages, before them what the steps under way
+            have added to any completion: they come to their end first.
         """
+        if request_id not in self._completions.outputs:
+            return []
+        deltas = [delta for step in self._core.finish_all() for delta in self._deltas(step)]
         self._completions.abort(request_id)
         ended = self._core.take_ended()
-        return self._completions.deltas((), ended) + self._completions.close(ended, self.clock())
+        deltas += self._completions.deltas((), ended)
+        return deltas + self._completions.close(ended, self.clock())
 
     def snapshot(self, with_tokens: bool = False) -> Snapshot:
         """All requests and blocks between two steps, for a subscriber that begins now.
@@ -405,6 +407,14 @@ class LLMEngine:
             with_tokens: name the tokens of each request.
         """
         return self.scheduler.snapshot(self.events.last_seq, with_tokens)
+
+    def _deltas(self, step: CoreOutput) -> list[CompletionDelta]:
+        """What a step added to each completion; it is recorded, and completions that have ended are forgotten."""
+        deltas = self._completions.deltas(step.taken, step.ended)
+        now = self.clock()
+        assert step.record is not None
+        self._recorder.end_step(step.record, step.scheduled, step.preempted, step.expert_bytes, now)
+        return deltas + self._completions.close(step.ended, now)
 
     def _watches(self, request_id: str) -> bool:
         """Whether a subscriber wants the tokens of a request."""
@@ -441,7 +451,9 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, RuntimeWarning, stacklevel=4)
 
 
-def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) -> Scheduler:
+def _make_scheduler(
+    config: EngineConfig, storage: KVStorage, events: EventBus, max_steps: int
+) -> Scheduler:
     manager = KVCacheManager(
         BlockPool(storage.plan.cache.num_blocks),
         config.block_size,
@@ -460,6 +472,7 @@ def _make_scheduler(config: EngineConfig, storage: KVStorage, events: EventBus) 
         config.max_num_batched_tokens,
         config.use_kv_cache,
         storage.plan.max_extra_logits,
+        max_steps,
     )
 
 

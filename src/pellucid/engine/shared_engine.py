@@ -2,6 +2,7 @@
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol, final
 
 from pellucid.engine.llm_engine import LLMEngine
@@ -71,16 +72,13 @@ class SharedEngine:
 
     def step(self) -> None:
         """Runs one step, in this thread's turn, and gives each reader what the step added."""
-        for delta in self.engine.step():
-            reader = self._readers.get(delta.request_id)
-            if reader is not None:
-                reader.receive(delta)
+        self._deliver(self.engine.step())
 
     def abort(self, request_id: str) -> None:
         """Ends a request, in this thread's turn. After `close` there is nothing to end."""
         self._readers.pop(request_id, None)
         if self._engine is not None:
-            self._engine.abort(request_id)
+            self._deliver(self._engine.abort(request_id))
 
     def abandon(self, request_id: str) -> None:
         """Ends a request whose reader was collected: now, or at the end of the current turn.
@@ -101,6 +99,12 @@ class SharedEngine:
             self.abort(request_id)
         self._engine.close()
         self._engine = None
+
+    def _deliver(self, deltas: Sequence[CompletionDelta]) -> None:
+        for delta in deltas:
+            reader = self._readers.get(delta.request_id)
+            if reader is not None:
+                reader.receive(delta)
 
     def _abort_abandoned(self) -> None:
         while self._abandoned:

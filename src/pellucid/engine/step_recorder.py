@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pellucid.engine.engine_events import (
     StepCosts,
@@ -26,6 +27,20 @@ from pellucid.text.tokenizer import Tokenizer
 NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
 
+@dataclass(eq=False, slots=True)
+class StepRecord:
+    """A step that is being recorded.
+
+    Attributes:
+        works: of its requests.
+        left_out: the ids of running requests for which it had no room.
+    """
+
+    times: StepTimes
+    works: list[Work]
+    left_out: list[str]
+
+
 class StepRecorder:
     """Owns the ledgers of unfinished requests, updates their metrics, and emits the events `step`, `tok`,
     `tok.text`, `req.add` and `req.ledger`.
@@ -39,8 +54,8 @@ class StepRecorder:
         bus: gets the events.
 
     Attributes:
-        last_steps: the times of the latest steps and the work of each request in them; the current step is the
-            last one.
+        last_steps: the times of the latest steps and the work of each request in them; those under way are the last
+            ones.
     """
 
     def __init__(
@@ -59,10 +74,7 @@ class StepRecorder:
         self._bus = bus
         self._flops = formulas.ForwardFlops(model_config)
         self._ledgers = LedgerBook(self._flops)
-        self._times = StepTimes(0.0)  # of the current step
-        self._works: list[Work] = []
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
-        self._left_out: list[str] = []
         self._requests: dict[str, tuple[Request, RequestOutput]] = {}  # unfinished, by id
         self._last_emitted: float | None = None
         self._token_times: dict[str, float] = {}  # of the last token that a subscriber watched
@@ -85,16 +97,17 @@ class StepRecorder:
         self,
         scheduled_requests: Sequence[ScheduledRequest],
         num_held_blocks: Sequence[int],
-        running: Sequence[Request],
+        left_out: Sequence[Request],
         times: StepTimes,
-    ) -> None:
+    ) -> StepRecord:
         """Records which work a step will do for each request.
 
         Args:
             num_held_blocks: KV blocks that each of the scheduled requests holds.
+            left_out: running requests that are in no step under way.
         """
-        self._times, self._works, self._left_out = times, [], []
-        self.last_steps.append((self._times, self._works))
+        works: list[Work] = []
+        self.last_steps.append((times, works))
         held: dict[str, int] = defaultdict(int)  # bytes of KV blocks by the caller's request
         for scheduled, num_blocks in zip(scheduled_requests, num_held_blocks, strict=True):
             request, request_output = self._requests[scheduled.request_id]
@@ -109,10 +122,10 @@ class StepRecorder:
                 bool(request.output_token_ids),
                 self._flops(scheduled.start, scheduled.end, num_logits),
             )
-            self._works.append(work)
+            works.append(work)
             metrics = request_output.metrics
             if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = self._times.started
+                metrics.first_scheduled_time = times.started
                 request_output.num_cached_tokens = request.num_cached_tokens
             metrics.num_processed_tokens += scheduled.num_scheduled_tokens
             metrics.flops += work.flops
@@ -120,10 +133,7 @@ class StepRecorder:
                 held[request_output.request_id] += num_blocks * self._bytes_per_block
                 num_bytes = held[request_output.request_id]
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
-        if len(running) > len(self._works):
-            in_step = {work.request_id for work in self._works}
-            ids = (request.request_id for request in running)
-            self._left_out = [request_id for request_id in ids if request_id not in in_step]
+        return StepRecord(times, works, [request.request_id for request in left_out])
 
     def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
         """Emits the tokens of a step that subscribers watch: what was observed of their choice, or their text alone."""
@@ -166,6 +176,7 @@ class StepRecorder:
 
     def end_step(
         self,
+        record: StepRecord,
         scheduled_requests: Sequence[ScheduledRequest],
         preempted: Sequence[str],
         expert_bytes: int,
@@ -173,16 +184,16 @@ class StepRecorder:
     ) -> None:
         """Records that the text of a step has been made at `now`. The ledgers of requests that ended with it are
         still open."""
-        times = self._times
+        times, works = record.times, record.works
         times.emitted = now
-        self._ledgers.step(times, self._works, preempted, self._left_out)
+        self._ledgers.step(times, works, preempted, record.left_out)
         for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        if self._works and self._bus.active and self._bus.wants(Level.STEP):
+        if works and self._bus.active and self._bus.wants(Level.STEP):
             last = times.started if self._last_emitted is None else self._last_emitted
-            idle = times.started - last
-            self._bus.emit_made(self._costs.steps(self._works, times, idle, expert_bytes))
+            idle = max(0.0, times.started - last)
+            self._bus.emit_made(self._costs.steps(works, times, idle, expert_bytes))
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:

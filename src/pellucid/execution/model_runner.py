@@ -128,21 +128,28 @@ class ModelRunner:
         if ops:
             self._block_transfer.run(ops)
 
-    def execute(
+    def send(
         self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
-    ) -> ComputedStep:
-        """Computes the requests of one step, at least one, over the blocks of each."""
+    ) -> ForwardBatch:
+        """Lays out the rows of a step's requests, at least one, over the blocks of each. Other machines begin with
+        the step."""
         for scheduled in scheduled_requests:
             self._states[scheduled.request_id].follow(scheduled)
         batch = build_forward_batch(scheduled_requests, block_tables, self.block_size)
-        if self.decoder.draws_tokens:
-            return self._execute_and_draw(batch, scheduled_requests)
-        return ComputedStep(self.decoder.step(batch, self.kv_cache).rows, {})
+        if self.decoder.num_machines > 1:
+            batch = self.decoder.send(batch, self.kv_cache)
+        return batch
 
-    def _execute_and_draw(
-        self, batch: ForwardBatch, scheduled_requests: Sequence[ScheduledRequest]
+    def execute(
+        self, scheduled_requests: Sequence[ScheduledRequest], batch: ForwardBatch
     ) -> ComputedStep:
-        """The step of a decoder that draws tokens itself."""
+        """Computes a step that was sent.
+
+        Args:
+            batch: as `send` has returned it.
+        """
+        if not self.decoder.draws_tokens:
+            return ComputedStep(self.decoder.step(batch, self.kv_cache).rows, {})
         draws, drawn = DrawTable(), list[tuple[str, int]]()
         takes_largest: list[tuple[str, int]] = []
         end = 0

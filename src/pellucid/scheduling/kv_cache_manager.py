@@ -503,6 +503,10 @@ class KVCacheManager:
         if self.offload is not None:
             self.offload.check_integrity(self._tables.keys())
 
+    def check_writable(self, request: Request, num_tokens: int) -> None:
+        """Asserts that a request has blocks of its own for the tokens up to `num_tokens` that are not computed yet."""
+        assert self._tables_of(request).is_writable(request.num_computed_tokens, num_tokens)
+
     # ----
 
     def _tables_of(self, request: Request) -> RequestTables:

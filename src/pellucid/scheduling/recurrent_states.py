@@ -307,8 +307,9 @@ class RecurrentStates:
             holders: the ids of the requests with blocks.
         """
         self.pool.check_integrity()
-        for states in self._states.values():
-            assert states.snapshot_slot is None and states.checkpoint is None
-        assert self.pool.num_free_spares == self.pool.num_spares
+        kept = self._states.values()
+        assert all(states.snapshot_slot is None for states in kept)
+        num_copies = sum(states.checkpoint is not None for states in kept)
+        assert num_copies + self.pool.num_free_spares == self.pool.num_spares
         self._slots.check_integrity()
         assert self._slots.holders == set(holders)

@@ -264,9 +264,11 @@ class RequestQueues:
         self.queue(request)
 
     def park(self, request: Request) -> None:
-        """Parks a running or following request until it is given a token."""
+        """Parks a request that runs, follows or waits until it is given a token, or ended."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
         request.status = RequestStatus.WAITING
         self._parked[request.request_id] = request
         self.note_blocks(request)

@@ -1,7 +1,7 @@
 """The scheduler: decides what the next step computes, and updates the requests with its results."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 
@@ -28,20 +28,25 @@ class Scheduler:
     turn it is (`FairShares`). No request overtakes the first waiting one. When too few blocks are free, other
     requests give blocks (`Preemption`): each from its tail, and only as many as are needed now.
 
+    Several steps may be under way: scheduled, and not updated yet. What a step under way has stays as it is until the
+    step's own update: its requests are in no other step, do not end, and keep their blocks and slots. So the steps
+    under way have different requests and write different blocks, and the order in which a machine computes them
+    changes nothing.
+
     Args:
         kv_cache_manager: allocates and releases blocks.
         events: gets the scheduler's events.
         max_num_seqs: most requests in one step.
-        max_num_batched_tokens: most tokens in one step.
+        max_num_batched_tokens: most tokens in one step, and in all steps under way.
         use_kv_cache: False: a request's blocks are released after every step that samples.
         max_extra_logits: most rows of logits in one step besides one for each request, at least 1: for
             prompt_logprobs and drafts; left out, as many as tokens.
+        max_steps: most steps under way.
 
     Attributes:
         requests: by id, those that have not ended, or have since the last step was scheduled.
         running: in order of key.
         waiting: the requests to be admitted, without those that wait for a sibling's prompt.
-        errors: why requests have ended in `schedule`, by id: their blocks were not what their admission counted on.
     """
 
     def __init__(
@@ -52,12 +57,14 @@ class Scheduler:
         max_num_batched_tokens: int,
         use_kv_cache: bool = True,
         max_extra_logits: int | None = None,
+        max_steps: int = 1,
     ) -> None:
         self.kv_cache_manager = kv_cache_manager
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_extra_logits = max_extra_logits or max_num_batched_tokens
         self.use_kv_cache = use_kv_cache
+        self.max_steps = max_steps
         self._shares = FairShares()
         self._queues = RequestQueues(kv_cache_manager, self._shares)
         self.running: Sequence[Request] = self._queues.running
@@ -71,7 +78,8 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self._ended: list[Request] = []  # since `take_ended`
         self._ended_since_step: list[Request] = []
-        self.errors: dict[str, Exception] = {}
+        self._under_way: list[SchedulerOutput] = []
+        self._waits_for_steps = False  # some request needs blocks or a seat of others
         self._has_drafts = False  # some running request may have some
         # In the last step, because of the limit of blocks to read.
         self._waits_to_read: Request | None = None
@@ -79,6 +87,20 @@ class Scheduler:
     @property
     def has_unfinished_requests(self) -> bool:
         return len(self._queues) > 0
+
+    @property
+    def has_work_beside(self) -> bool:
+        """Whether there may be requests for another step beside those under way. A request that needs blocks or a seat
+        of others waits until no step is under way: then they can give them."""
+        return not self._waits_for_steps and (self.waiting.first is not None or len(self.ready) > 0)
+
+    @property
+    def ready(self) -> Sequence[Request]:
+        """The running requests that no step under way has, in order of key."""
+        if not self._under_way:
+            return self.running
+        taken = self._taken_ids()
+        return [request for request in self.running if request.request_id not in taken]
 
     def add_request(self, request: Request, *siblings: Request) -> None:
         """Queues a request and its siblings: requests with the same prompt, which is computed once.
@@ -127,16 +149,22 @@ class Scheduler:
         if self._sink.active or self._events.is_recording:
             self._events.begin_step(now)
         self._waits_to_read = None
-        self.errors = {}
-        self._expire(now)
+        self._waits_for_steps = False
+        taken = self._taken_ids() if self._under_way else ()
+        self._expire(now, taken)
         ended = self._take_ended_ids()
-        plan = StepPlan(self.max_num_batched_tokens, self.max_extra_logits)
+        num_tokens = self.max_num_batched_tokens
+        for each in self._under_way:
+            num_tokens -= each.num_tokens
+        plan = StepPlan(num_tokens, self.max_extra_logits)
         # Decoding requests go first: they take almost nothing of the budget, and each one that is left out
         # loses an output token.
         decodes: list[Request] = []
         others: deque[Request] = deque()
-        for request in self.running:
+        for request in self._schedulable() if self._under_way else self.running:
             (decodes if request.is_decoding else others).append(request)
+        if self.max_steps > 1:
+            decodes = self._share_of_step(decodes)
         turn = self._shares.turn
         if self._shares.is_contended:
             others = deque(sorted(others, key=turn))
@@ -160,13 +188,16 @@ class Scheduler:
         if self._sink.active:
             self._emit_queued()
             self._events.blocks()
-        return SchedulerOutput(
+        output = SchedulerOutput(
             tuple(plan.scheduled.values()),
             self.kv_cache_manager.block_tables_of(plan.scheduled),
             tuple(plan.started),
             ended,
             tuple([request.request_id for request in plan.preempted]),
+            plan.errors,
         )
+        self._under_way.append(output)
+        return output
 
     def update(
         self,
@@ -174,8 +205,8 @@ class Scheduler:
         taken: Mapping[str, Taken],
         now: float,
     ) -> None:
-        """Records the results of a step: appends tokens, rewinds requests to their last right draft, publishes
-        newly filled blocks to the prefix index, and finishes requests.
+        """Records the results of a step, the one that was scheduled first: appends tokens, rewinds requests to their
+        last right draft, publishes newly filled blocks to the prefix index, and finishes requests.
 
         A request that was sampled and got no token is parked until `reassign` gives it a token. It keeps
         its blocks as long as no other request needs them.
@@ -185,6 +216,7 @@ class Scheduler:
             taken: by request id, what the samplers take: right drafts, and one token more.
             now: seconds, for events.
         """
+        self._under_way.remove(output)
         watched = self._sink.active
         siblings = self._queues.siblings.groups
         for scheduled in output.scheduled:
@@ -216,6 +248,11 @@ class Scheduler:
             running = len(self.running)
             self._events.stat(output, num_sampled, now, running, len(self._queues) - running)
 
+    def withdraw(self, output: SchedulerOutput) -> None:
+        """A step is not under way any more, and its requests are as they were before it. Without `update` they have
+        to end: some machine may have computed the step."""
+        self._under_way.remove(output)
+
     def snapshot(self, as_of_seq: int, with_tokens: bool = False) -> Snapshot:
         """All unfinished requests and all blocks in use; called between steps.
 
@@ -237,10 +274,10 @@ class Scheduler:
             num_tokens: how many leading tokens both have.
 
         Returns:
-            How many of these are computed; 0 if nothing can be shared, or if `prompt_logprobs` need the logits of all
-            positions.
+            How many of these are computed; 0 if nothing can be shared, if `prompt_logprobs` need the logits of all
+            positions, or while a step under way has the parent.
         """
-        if request.params.prompt_logprobs is not None:
+        if request.params.prompt_logprobs is not None or parent.request_id in self._taken_ids():
             return 0
         num_shared = min(num_tokens, request.num_tokens - 1)
         num_shared = self.kv_cache_manager.num_forkable(parent, num_shared)
@@ -295,7 +332,7 @@ class Scheduler:
         if not draft_token_ids and not self._has_drafts:
             return
         self._has_drafts = bool(draft_token_ids)
-        for request in self.running:
+        for request in self.ready:
             drafts = draft_token_ids.get(request.request_id, ())
             request.draft_token_ids = tuple(drafts) if request.may_have_drafts else ()
 
@@ -337,7 +374,7 @@ class Scheduler:
             if not self.use_kv_cache:
                 self._forget_computed(request)
             if request.status is RequestStatus.WAITING:
-                self._queues.recall(request, len(self.running) < self.max_num_seqs)
+                self._queues.recall(request, self._num_seats() > 0)
             if self._sink.active and request.status is RequestStatus.RUNNING:
                 self._events.computed(request)
 
@@ -378,9 +415,24 @@ class Scheduler:
         return [request for request in self._queues if request.has_started]
 
     def check_integrity(self) -> None:
-        """Asserts that every unfinished request is in exactly one queue, and that block owners add up."""
+        """Asserts that every unfinished request is in exactly one queue, that block owners add up, and that what steps
+        under way have is theirs."""
         self._queues.check_integrity()
-        assert len(self.running) <= self.max_num_seqs
+        assert self._num_seats() >= 0
+        parts = [part for output in self._under_way for part in output.scheduled]
+        assert len(self._taken_ids()) == sum(
+            len({part.request_id, *part.samplers}) for part in parts
+        )
+        for part in parts:
+            request = self.requests[part.request_id]
+            assert request.status is RequestStatus.RUNNING
+            assert (request.num_computed_tokens, request.num_tokens >= part.end) == (
+                part.start,
+                True,
+            )
+            self.kv_cache_manager.check_writable(request, part.end)
+        states = self.kv_cache_manager.states
+        assert parts or states is None or states.pool.num_free_spares == states.pool.num_spares
 
     # ---- which requests a step has
 
@@ -395,6 +447,9 @@ class Scheduler:
             if request.draft_token_ids:  # no request gives blocks for drafts
                 request.draft_token_ids = ()
                 continue
+            if self._under_way:
+                self._waits_for_steps = True
+                return
             victim = self._preemption.victim_to_continue(request)
             if victim.status is RequestStatus.RUNNING:
                 self._preempt(victim, request, plan)
@@ -422,6 +477,8 @@ class Scheduler:
         """Admits the first waiting request, or has blocks for it read from the prefix store first. Returns False
         if it has to stay first in the queue, so that no other request can be admitted."""
         manager, events = self.kv_cache_manager, self._events
+        if self._under_way and request.is_beam and self._has_beams_under_way():
+            return False
         if manager.start_reading(request):
             if self._sink.active:
                 events.blocked(request, "reading_prefix", 0, ())
@@ -430,7 +487,7 @@ class Scheduler:
                 return False
             self._queues.read(request)
             return True
-        num_seats = self._num_seats(plan)
+        num_seats = self._num_seats() - plan.num_reserved_seats
         if num_seats < 1 and not self._preemption.can_get_seat(request):
             if self._sink.active:
                 events.blocked(request, "no_seats", 0, self.running)
@@ -447,6 +504,9 @@ class Scheduler:
             if self._sink.active:
                 events.blocked(request, "no_blocks", admission.num_missing, self.running)
             return False
+        if victims and self._under_way:
+            self._waits_for_steps = True
+            return False
         if request.params.prompt_logprobs is not None and not plan.extra_logits:
             return False  # others have used up the step's rows of logits
         try:
@@ -460,8 +520,10 @@ class Scheduler:
             num_matched = manager.num_blocks(request) if self._sink.active else 0
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
-            self.errors[request.request_id] = error
-            self.finish(request, FinishReason.ERROR, str(error))
+            manager.release(request)
+            request.num_computed_tokens = 0
+            self._queues.park(request)
+            plan.errors[request.request_id] = error
             return True
         request.num_computed_tokens = match.num_tokens
         if request.num_processed_tokens == 0:
@@ -508,7 +570,8 @@ class Scheduler:
             num_scheduled, samplers = room, ()
             num_recomputed = min(num_recomputed, room)
         elif self._queues.siblings.groups and not request.is_beam:
-            for follower in self._queues.siblings.followers(request)[: self._num_seats(plan)]:
+            num_seats = self._num_seats() - plan.num_reserved_seats
+            for follower in self._queues.siblings.followers(request)[:num_seats]:
                 plan.introduce(follower)
                 samplers += (follower.request_id,)
         if self._shares.is_contended:
@@ -535,8 +598,51 @@ class Scheduler:
             )
         )
 
-    def _num_seats(self, plan: StepPlan) -> int:
-        return self.max_num_seqs - len(self.running) - plan.num_reserved_seats
+    def _num_seats(self) -> int:
+        """Free seats, without those for siblings that will be running when the steps under way have been computed."""
+        num_free = self.max_num_seqs - len(self.running)
+        for output in self._under_way:
+            num_free -= sum([len(part.samplers) - 1 for part in output.scheduled if part.samplers])
+        return num_free
+
+    # ---- steps under way
+
+    def _taken_ids(self) -> set[str]:
+        """The ids of the requests that a step under way has."""
+        return {
+            request_id
+            for output in self._under_way
+            for ids in (
+                *[(each.request_id, *each.samplers) for each in output.scheduled],
+                output.errors,
+            )
+            for request_id in ids
+        }
+
+    def _has_beams_under_way(self) -> bool:
+        return any(
+            self.requests[part.request_id].is_beam
+            for output in self._under_way
+            for part in output.scheduled
+        )
+
+    def _schedulable(self) -> Sequence[Request]:
+        """The running requests that a step beside those under way may have. Beams of a search end together, so while
+        one of those has beams, this one may not."""
+        if self._has_beams_under_way():
+            return [request for request in self.ready if not request.is_beam]
+        return self.ready
+
+    def _share_of_step(self, decodes: list[Request]) -> list[Request]:
+        """Those of the decoding requests that a step gets where several are under way: as many as each of the others,
+        so that all machines have a step to compute. Beams, of which one step alone can have some, are not divided."""
+        parts = [part for output in self._under_way for part in output.scheduled]
+        num_decodes = len(decodes) + sum([part.is_decoding for part in parts])
+        num_beams = sum([request.is_beam for request in decodes])
+        num_others = max(0, -(-num_decodes // self.max_steps) - num_beams)
+        others = [request for request in decodes if not request.is_beam]
+        left_out = {request.request_id for request in others[num_others:]}
+        return [request for request in decodes if request.request_id not in left_out]
 
     # ---- preemption and siblings
 
@@ -624,6 +730,9 @@ class Scheduler:
 
     # ---- ends
 
-    def _expire(self, now: float) -> None:
+    def _expire(self, now: float, taken: Collection[str]) -> None:
+        """Ends the requests whose time is over, up to the first one that a step under way has: its update ends it."""
         while (request := self._deadlines.first) is not None and now >= request.deadline:
+            if request.request_id in taken:
+                return
             self.finish(request, FinishReason.LENGTH, "max_time")

@@ -3,8 +3,8 @@
 The scheduler decides it, execution carries it out.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from pellucid.inputs.sampling_params import SamplingParams
@@ -160,6 +160,7 @@ class SchedulerOutput:
         ended: the ids of requests that have ended since the last step, if they have started or not. A request that has
             started may have the same id.
         preempted: the ids of running requests that had to make room, and wait now.
+        errors: why requests end with this step, by id: their blocks were not what their admission counted on.
     """
 
     scheduled: tuple[ScheduledRequest, ...] = ()
@@ -167,6 +168,7 @@ class SchedulerOutput:
     started: tuple[StartedRequest, ...] = ()
     ended: tuple[str, ...] = ()
     preempted: tuple[str, ...] = ()
+    errors: Mapping[str, Exception] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:

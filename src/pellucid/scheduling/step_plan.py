@@ -19,6 +19,7 @@ class StepPlan:
         started: requests that execution does not know yet.
         num_reserved_seats: siblings that will be running when the step has been computed.
         preempted: who had to make room so far.
+        errors: why requests end with the step, by id.
     """
 
     def __init__(self, num_tokens: int, num_extra_logits: int) -> None:
@@ -28,6 +29,7 @@ class StepPlan:
         self.preempted: list[Request] = []
         self.scheduled: dict[str, ScheduledRequest] = {}
         self.started: list[StartedRequest] = []
+        self.errors: dict[str, Exception] = {}
 
     def add(self, scheduled: ScheduledRequest) -> None:
         self.scheduled[scheduled.request_id] = scheduled

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pellucid.execution.model_runner import StepResult
 from pellucid.facts.model_config import ModelConfig
@@ -24,6 +25,23 @@ NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
+class Drafting(NamedTuple):
+    """What came before a step with or without drafts.
+
+    Attributes:
+        seconds: that it took to decide and to make drafts.
+        num_skipped: steps since the decision before, for which nothing was decided.
+        is_decided: False: this is such a step itself.
+    """
+
+    seconds: float = 0.0
+    num_skipped: int = 0
+    is_decided: bool = True
+
+
+NO_DRAFTING = Drafting()
+
+
 @dataclass(eq=False)
 class Speculation:
     """Has the proposer make drafts, limits them by the policy, and counts how many were right.
@@ -36,7 +54,7 @@ class Speculation:
         bus: where events go.
 
     Attributes:
-        drafting_seconds: time that the last call of `propose` took to decide and to make drafts.
+        drafting: of the last call of `propose`.
     """
 
     _proposer: Proposer
@@ -49,7 +67,7 @@ class Speculation:
     _num_skipped: int = 0  # steps since the last decision
     _skipped_before: int = 0  # steps between the last two decisions
     _verdict: Verdict | None = None  # of the last event `Speculating`
-    drafting_seconds: float = 0.0
+    drafting: Drafting = NO_DRAFTING
 
     @property
     def statistics(self) -> SpeculationStatistics:
@@ -61,21 +79,19 @@ class Speculation:
         """Drafts for the next step, by request id. If the proposer fails, there are none.
 
         Args:
-            running: all requests that run.
+            running: all requests that run, and that the step may have.
         """
-        self.drafting_seconds = 0.0
+        drafts, seconds = NO_DRAFTS, 0.0
         newest = running[-1] if running else None
         if self._num_skipped < self._policy.backoff and newest is self._newest:
             self._num_skipped += 1
-            return NO_DRAFTS
-        requests = [request for request in running if request.may_have_drafts]
-        if not requests:
-            return NO_DRAFTS
-        started = self._clock()
-        self._newest = newest
-        self._skipped_before, self._num_skipped = self._num_skipped, 0
-        drafts = self._ask(requests)
-        self.drafting_seconds = self._clock() - started
+        elif requests := [request for request in running if request.may_have_drafts]:
+            started = self._clock()
+            self._newest = newest
+            self._skipped_before, self._num_skipped = self._num_skipped, 0
+            drafts = self._ask(requests)
+            seconds = self._clock() - started
+        self.drafting = Drafting(seconds, self._skipped_before, not self._num_skipped)
         return drafts
 
     def _ask(self, requests: Sequence[Request]) -> Mapping[str, Sequence[int]]:
@@ -108,6 +124,7 @@ class Speculation:
         result: StepResult,
         taken: Mapping[str, Taken],
         seconds: float,
+        drafting: Drafting,
     ) -> None:
         """Counts the right drafts of a step that was computed, and records the step's time for the policy.
 
@@ -116,8 +133,9 @@ class Speculation:
             result: the step's.
             taken: by request id, the tokens that it added.
             seconds: time of forward and sampling.
+            drafting: as it was when the step was scheduled.
         """
-        if self._num_skipped or not scheduled_requests:
+        if not (drafting.is_decided and scheduled_requests):
             return
         outcomes = [
             self._outcome(each, result, taken)
@@ -133,12 +151,12 @@ class Speculation:
                 sum(each.num_draft_tokens for each in scheduled_requests),
                 sum(each.num_scheduled_tokens for each in scheduled_requests),
                 seconds,
-                self.drafting_seconds,
-                self._skipped_before,
+                drafting.seconds,
+                drafting.num_skipped,
             )
             won = self._policy.record(outcomes, step)
             # The steps since the decision before this one took about as long.
-            self._statistics.seconds += (1 + self._skipped_before) * seconds + self.drafting_seconds
+            self._statistics.seconds += (1 + drafting.num_skipped) * seconds + drafting.seconds
             self._statistics.won_seconds += won
             self._skipped_before = 0
             plain = self._policy.step_seconds(num_requests)
@@ -148,7 +166,7 @@ class Speculation:
                     n_req=len(outcomes),
                     n_draft=sum(each.num_draft_tokens for each in scheduled_requests),
                     n_right=sum(outcome.num_right for outcome in outcomes),
-                    draft_us=to_us(self.drafting_seconds),
+                    draft_us=to_us(drafting.seconds),
                     step_us=to_us(seconds),
                     plain_us=None if plain is None else to_us(plain),
                     won_us=None if won is None else to_us(won),

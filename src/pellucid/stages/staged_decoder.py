@@ -1,7 +1,7 @@
 """A decoder whose first layers other machines compute."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -70,6 +70,7 @@ class StagedDecoder(CompiledDecoder):
         self._own_groups = [number for number, _ in groups_of_part(own_config)]
         self._own_config = own_config
         self.draws_tokens = own.draws_tokens
+        self.num_machines = len(stages) + 1
 
     @property
     def vocab_size(self) -> int:
@@ -91,15 +92,8 @@ class StagedDecoder(CompiledDecoder):
         received = row_bytes(self._own_config, max_num_batched_tokens)
         return self._own.scratch_bytes(max_num_batched_tokens) + received + elsewhere
 
-    def step(
-        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
-    ) -> StepLogits:
-        """As `CompiledDecoder.step`.
-
-        Raises:
-            BlocksLostError: a stage has gone, and with it a part of every block.
-            RuntimeError: a stage could not compute the step.
-        """
+    def send(self, batch: ForwardBatch, kv_cache: KVCache) -> ForwardBatch:
+        """Sends a step to the stages. What it returns is the step of this machine, with the rows on their way."""
         assert isinstance(kv_cache, StagedKVCache)
         pieces = [batch]
         if len(batch.token_ids) > ROWS_TOGETHER:
@@ -108,9 +102,30 @@ class StagedDecoder(CompiledDecoder):
             [self._through_stages(piece, kv_cache.number) for piece in pieces],
             self._own_config.hidden_size,
         )
-        own = batch_of_part(batch, self._own_groups, received)
-        logits = self._own.step(own, kv_cache.own, draws)
+        return batch_of_part(batch, self._own_groups, received)
+
+    def step(
+        self, batch: ForwardBatch, kv_cache: KVCache, draws: DrawTable | None = None
+    ) -> StepLogits:
+        """As `CompiledDecoder.step`: waits for the rows.
+
+        Raises:
+            BlocksLostError: a stage has gone, and with it a part of every block.
+            RuntimeError: a stage could not compute the step.
+        """
+        assert isinstance(kv_cache, StagedKVCache)
+        received = batch.received
+        assert isinstance(received, _RowsOnTheirWay)
+        try:
+            logits = self._own.step(batch, kv_cache.own, draws)
+        except BaseException:
+            received.wait()  # others may get the blocks of its requests
+            raise
         return replace(logits, expert_bytes=logits.expert_bytes + received.expert_bytes)
+
+    def give_up(self, batch: ForwardBatch) -> None:
+        assert isinstance(batch.received, _RowsOnTheirWay)
+        batch.received.wait()
 
     def summarize_rows(
         self, rows: LogitRows, questions: Sequence[tuple[int, RowQuestion]]
@@ -190,6 +205,10 @@ class _RowsOnTheirWay:
         joined = found[0] if len(found) == 1 else np.concatenate(found)
         offset = first * ROWS_TOGETHER
         return joined[start - offset : None if rows.stop is None else rows.stop - offset]
+
+    def wait(self) -> None:
+        """Waits for all rows, or the errors in their place."""
+        wait(self._pieces)
 
     @property
     def expert_bytes(self) -> int:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pellucid.execution.candidates import Candidates
-from pellucid.execution.model_runner import ModelRunner
+from pellucid.execution.model_runner import ComputedStep, ModelRunner
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import ScheduledRequest, SchedulerOutput
+from pellucid.scheduling.scheduler_output import BlockIds, ScheduledRequest, SchedulerOutput
 from pellucid.speculation.proposers.common_vocabulary import CommonVocabulary
 from pellucid.speculation.proposers.proposer import Proposer
 
@@ -193,7 +193,7 @@ class DraftModel(Proposer):
                 budget = 0
         if chunks:
             tables = [self._blocks.block_tables(twins[name].own) for name in chunks]
-            self._model_runner.execute([*chunks.values()], tables)
+            self._compute([*chunks.values()], tables)
             for name, chunk in chunks.items():
                 twins[name].own.num_computed_tokens = chunk.end
                 self._blocks.free_out_of_window(twins[name].own)
@@ -217,6 +217,11 @@ class DraftModel(Proposer):
             self._blocks.checkpoint(twin)
         self._model_runner.transfer(self._blocks.take_block_ops())
 
+    def _compute(
+        self, scheduled: Sequence[ScheduledRequest], tables: Sequence[BlockIds]
+    ) -> ComputedStep:
+        return self._model_runner.execute(scheduled, self._model_runner.send(scheduled, tables))
+
     def _step(self, twins: Sequence[Request]) -> dict[str, int]:
         """The next token of each twin; twins whose parameters leave no token are left out."""
         scheduled = [
@@ -224,7 +229,7 @@ class DraftModel(Proposer):
             for twin in twins
         ]
         tables = [self._blocks.block_tables(twin) for twin in twins]
-        computed = self._model_runner.execute(scheduled, tables)
+        computed = self._compute(scheduled, tables)
         result = self._model_runner.sample(scheduled, computed)
         for row, twin in enumerate(twins):
             twin.num_computed_tokens = twin.num_tokens
