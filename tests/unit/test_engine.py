@@ -14,6 +14,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
 from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import EventRecord, Level, Load
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.request import Taken
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
@@ -398,10 +399,12 @@ def test_an_engine_from_its_configuration(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(llm_engine, "load_model", load)
     monkeypatch.setattr(llm_engine, "load_draft_model", load_draft)
-    bus = EventBus()
+    bus, records = EventBus(), list[EventRecord]()
+    bus.subscribe(records.append, Level.STEP)
     config = EngineConfig(speculation="draft")
     engine = LLMEngine.from_config(config, lambda *progress: told.append(progress), bus)
     assert told == [(1, 2), (3, 4)]
+    assert records[0].event == Load("read", "bundled", 1, 2, records[0].event.dur_us)
     assert engine.events is bus and engine.plan.draft_cache is not None
     with pytest.raises(ValueError, match="no draft model"):
         LLMEngine.from_config(EngineConfig(), lambda *progress: None)

@@ -13,10 +13,9 @@ import pytest
 
 import pellucid
 from pellucid.engine import LLMEngine
-from pellucid.engine.engine_events import Ceilings, report_progress, token_source
+from pellucid.engine.engine_events import Ceilings, token_source
 from pellucid.execution import sampler
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import (
     BlockOps,
     EventRecord,
@@ -87,18 +86,6 @@ def test_nothing_is_kept_for_subscribers_that_there_are_not() -> None:
     assert engine.events.last_seq == last
     pool = engine.scheduler.kv_cache_manager.block_pool
     assert pool.index._num_evicted and pool.log.take() == ((), ())
-
-
-def test_the_progress_of_loading_is_told_to_the_caller_and_to_subscribers() -> None:
-    bus, told, records = EventBus(time.monotonic), [], list[EventRecord]()
-    report = report_progress(bus, None, lambda *progress: told.append(progress))
-    report(1, 3)
-    bus.subscribe(records.append, Level.STEP)
-    report(2, 3)
-    report_progress(bus, "other", None)(3, 3)
-    assert told == [(1, 3), (2, 3)]
-    rows = [(each.event.item, each.event.done_bytes, each.event.total_bytes) for each in records]
-    assert rows == [("bundled", 2, 3), ("other", 3, 3)]
 
 
 def test_a_recording_is_gapless_and_valid() -> None:
