@@ -208,6 +208,10 @@ def test_models_by_anthropics_client(client: anthropic.Anthropic) -> None:
     assert (model.id, model.type, model.display_name) == ("tested", "model", "tested")
     found = client.models.retrieve("alias-haiku")
     assert (found.id, found.lifecycle, found.max_input_tokens) == ("alias-haiku", "active", 2047)
+    longest = "alias-".ljust(256, "x")
+    assert client.models.retrieve(longest).id == longest
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve(longest + "x")
 
 
 def test_why_the_cache_missed_in_anthropics_form(client: anthropic.Anthropic) -> None:
