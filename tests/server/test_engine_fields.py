@@ -9,8 +9,10 @@ import pytest
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.conversation import ConversationBuilder
+from pellucid.server.protocols.openai_shared.usage import timings_of
 from pellucid.server.protocols.reasoning import switch_budget
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES
@@ -86,6 +88,26 @@ def test_a_prompt_that_is_not_to_be_cached() -> None:
         ]
         assert found[:3] == [0, 0, 0] and found[3] > 64
         server.wait_until_idle()
+
+
+def test_timings_are_those_of_the_metrics() -> None:
+    metrics = RequestMetrics(1.0, 1.5, [1.75, 2.0, 2.75])
+    completion = CompletionOutput(0, "abc", [7, 8, 9])
+    output = RequestOutput("a", None, [1, 2, 3, 4, 5], 0, [completion], metrics)
+    output.num_cached_tokens = 3
+    of_prompt = {"cache_n": 3, "prompt_n": 2, "prompt_ms": 250.0, "prompt_per_token_ms": 125.0}
+    assert timings_of([output]) == {
+        "queue_ms": 500.0,
+        **of_prompt,
+        "prompt_per_second": 8.0,
+        "predicted_n": 3,
+        "predicted_ms": 1000.0,
+        "predicted_per_token_ms": 500.0,
+        "predicted_per_second": 2.0,
+    }
+    output.metrics = RequestMetrics(1.0)
+    timings = timings_of([output])
+    assert timings and timings["queue_ms"] == timings["prompt_ms"] == timings["predicted_ms"] == 0
 
 
 def test_timings_in_every_frame_and_tokens_by_their_ids(server: RunningServer) -> None:
