@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pellucid.backends.base import StepWeights
 from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
@@ -15,6 +16,7 @@ from pellucid.facts.kv_groups import open_key_bytes
 from pellucid.facts.model_config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
+from support.tiny_shape import TINY_SHAPE
 from support.uniform_model import uniform_model
 
 DTYPES = (np.float32, np.float64)
@@ -357,6 +359,17 @@ def test_unknown_kv_formats_are_refused_by_name(kv_dtype):
         backend.kv_bytes_per_block(tiny_config(), 32, kv_dtype)
     with pytest.raises(ValueError, match=message):
         backend.make_kv_cache(tiny_config(), 2, 32, kv_dtype)
+
+
+def test_bytes_of_weights_and_between_ops(backend):
+    size = backend.weights.itemsize
+    decoder = backend.compile(None, TINY_SHAPE)
+    weights = decoder.step_weights
+    layers, head = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48), 96 * 32
+    assert weights == StepWeights(layers * size, head * size, "f32")
+    assert weights.num_bytes(with_head=False) == layers * size
+    assert weights.num_bytes(with_head=True) == (layers + head) * size
+    assert decoder.scratch_bytes(10) == 10 * (6 * 48 + 4 * 32) * size
 
 
 def test_other_compute_types_are_refused():
