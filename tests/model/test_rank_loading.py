@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 
-from pellucid.backends.base import MatrixShape
+from pellucid.backends.base import Backend, MatrixShape
 from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.cpu.ranks import planned_ranks
 from pellucid.backends.cpu.weights import divide
@@ -116,6 +117,17 @@ def test_shares_are_whole_panels_of_rows_and_whole_experts() -> None:
     assert divide(3, 3) == (0, 1, 2, 3)
     with pytest.raises(ValueError, match="size=3: 2 experts cannot be divided among so many"):
         divide(2, 3)
+
+
+def test_a_rank_has_its_share_of_the_memory_and_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = replace(planned_ranks(3), num_on_machine=2)
+    for free, own in ((101, 50), (None, None)):
+        monkeypatch.setattr(Backend, "available_memory", lambda backend, free=free: free)
+        assert CpuBackend(1, ranks=ranks).available_memory() == own
+        assert CpuBackend(1).available_memory() == free
+    ranks.claim()
+    with pytest.raises(ValueError, match=r"size=3: .*load one model, .*; start others"):
+        ranks.claim()
 
 
 def measured(path: Path, num_ranks: int) -> tuple[int, int]:

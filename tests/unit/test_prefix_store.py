@@ -379,6 +379,10 @@ def test_what_was_written_since_files_were_counted_counts(tmp_path: Path) -> Non
     for number in range(60):
         store.put(number)
         assert len(files(tmp_path)) <= 47
+    other = Store(tmp_path, max_bytes=47 * FORMAT.file_bytes)
+    for number in range(60, 180):
+        (store, other)[number % 2].put(number)
+        assert len(files(tmp_path)) <= 47 + 2 * 47 // 16
 
 
 def test_the_bound_is_for_all_formats_together(tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def test_each_round_about_halves_what_is_undecided(
     assert 5 <= len(sizes) <= 8 and max(sizes) <= 128
     sizes.clear()
     assert largest(keys, 9).sum() == 9
-    assert [size < 1025 for size in sizes] == [True, True]  # peaks of chunks, then what reaches the least of them
+    assert [size < 1025 for size in sizes] == [
+        True,
+        True,
+    ]  # peaks of chunks, then what reaches the least of them
 
 
 @pytest.mark.parametrize(("size", "num_values"), SHAPES)
