@@ -130,22 +130,31 @@ def test_at_least_one_snapshot_and_one_spare_copy(monkeypatch: pytest.MonkeyPatc
     assert made.max_extra_logits == 1
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int4"])
 @pytest.mark.parametrize("drafts_have_windows", [False, True])
 def test_a_draft_model_has_blocks_for_as_many_texts_of_any_length(
-    drafts_have_windows: bool,
+    drafts_have_windows: bool, dtype: str
 ) -> None:
     one_group = replace(TINY_SHAPE, layers=TINY_SHAPE.layers[:1])
     pair = (one_group, TINY_SHAPE) if drafts_have_windows else (TINY_SHAPE, one_group)
-    alone = plan(EngineModels(needs(pair[0])), num_kv_blocks=100)
-    made = plan(EngineModels(needs(pair[0]), needs(pair[1], weights=300)), num_kv_blocks=100)
+    knobs, block_bytes = {"num_kv_blocks": 100, "kv_cache_dtype": dtype}, BLOCK_BYTES[dtype]
+    models = EngineModels(needs(pair[0]), needs(pair[1], weights=300))
+    alone, made = plan(EngineModels(needs(pair[0])), **knobs), plan(models, **knobs)
     own, drafts = (block_needs(each, 32, 64) for each in pair)
     ratio = max(Fraction(drafts.most(n), own.most(n)) for n in range(1, 1025))
     assert made.draft_cache is not None
     assert made.draft_cache.num_blocks == ceil(100 * ratio)
     assert made.memory.weights == 5300
-    assert made.memory.bytes_per_block == 200
-    more = 1000 + 3 * ROW + made.draft_cache.num_blocks * 200  # of the draft model
-    assert made.memory.scratch - alone.memory.scratch == more
+    assert made.memory.bytes_per_block == block_bytes
+    more = 1000 + 3 * ROW  # of the draft model
+    if dtype == "int4":
+        more += 4 * OPEN_KEYS // 2 * pair[1].num_layers + AREA
+    of_drafts = made.draft_cache.num_blocks * block_bytes
+    assert made.memory.scratch - alone.memory.scratch == more + of_drafts
+    fixed = alone.memory.scratch + alone.memory.states + more
+    left = 50 * 2 * block_bytes
+    limited = plan(models, fixed + left, memory_utilization=1, kv_cache_dtype=dtype)
+    assert limited.memory.num_blocks == left // (block_bytes + ceil(block_bytes * ratio))
 
 
 def test_a_draft_model_with_states_and_open_keys() -> None:

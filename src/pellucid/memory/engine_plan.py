@@ -291,7 +291,8 @@ class _EngineNeeds:
         if config.prefix_store is not None:
             num_shares = model.backend.kv_shares(model.config)
             scratch += 2 * self.max_pending_blocks * num_shares * bytes_per_block
-        if draft is not None and self.draft is not None:
+        if draft is not None:
+            assert self.draft is not None
             weight_bytes += draft.weight_bytes
             scratch += _scratch_bytes(config, draft, 0)
             scratch += self.draft.state_bytes + self.draft.area_bytes
