@@ -43,7 +43,7 @@ export function PassedCells({ run, arm, row, blockTok }) {
       ctx.strokeRect(x + 1, y + 1, cell - 4, cell - 4);
     });
   };
-  return html`<${Picture}
+  return html`<div style=${{ marginTop: "8px" }}><${Picture}
     label=${`Of ${several(count, "token")}, ${count - 1 - passedFrom} passed through the model in this step, and ${kept} are in the cache.`}
     draw=${draw}
     inputs=${[run, arm.number, row, blockTok]}
@@ -60,5 +60,5 @@ export function PassedCells({ run, arm, row, blockTok }) {
       hit: (x, y) => latest.current.cells.findIndex((each) => x >= each.x && x < each.x + latest.current.cell && y >= each.y && y < each.y + latest.current.cell),
     })}
     twin=${{ columns: ["token"], rows: () => Array.from({ length: count }, (_, index) => [describe(index)]) }}
-  />`;
+  /></div>`;
 }
