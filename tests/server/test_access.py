@@ -112,6 +112,8 @@ def test_pages_of_other_hosts_may_not_call_unless_they_are_allowed(guarded: Runn
     assert guarded.get("/v1/models", origin=own, x_api_key=USER_KEY).status == 200
     allowed = guarded.get("/v1/models", origin="https://chat.example", x_api_key=USER_KEY)
     assert allowed.headers["access-control-allow-origin"] == "https://chat.example"
+    exposed = allowed.headers["access-control-expose-headers"].split(", ")
+    assert exposed == ["x-request-id", "x-pellucid-warnings", "retry-after"]
     preflight = guarded.call(
         "OPTIONS",
         "/v1/completions",
@@ -123,6 +125,7 @@ def test_pages_of_other_hosts_may_not_call_unless_they_are_allowed(guarded: Runn
     )
     assert preflight.status == 200
     assert "authorization" in preflight.headers["access-control-allow-headers"]
+    assert preflight.headers["access-control-allow-methods"] == "GET, HEAD, POST"
 
 
 def test_a_body_has_a_limit_announced_or_not(guarded: RunningServer) -> None:
