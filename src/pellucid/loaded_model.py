@@ -6,14 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
 from pellucid.backends.ops import Decoder, ForwardBatch, KVCache, Ops
-from pellucid.execution.attention_lens import AttentionCapture, AttentionStep
 from pellucid.execution.engine_identity import EngineIdentity, make_identity
 from pellucid.facts.host_memory import give_back_free_memory
 from pellucid.facts.model_config import ModelConfig
@@ -30,6 +29,9 @@ from pellucid.memory.memory_plan import StageNeeds, check_weights_fit, in_gib
 from pellucid.text.no_tokenizer import NoTokenizer
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_files import read_tokenizer_files
+
+if TYPE_CHECKING:  # few look at attention
+    from pellucid.execution.attention_lens import AttentionStep
 
 
 class PartsElsewhere(Protocol):
@@ -71,7 +73,7 @@ class PartsElsewhere(Protocol):
         """The same parts for another engine, with a KV cache of its own in this format."""
         ...
 
-    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> "AttentionStep":
         """As `LoadedModel.see_attention`."""
         ...
 
@@ -140,7 +142,7 @@ class LoadedModel:
             self.config, num_blocks, block_size, kv_cache_dtype, num_state_slots
         )
 
-    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionStep:
+    def see_attention(self, batch: ForwardBatch, kv_cache: KVCache) -> "AttentionStep":
         """Computes a step with a decoder that shows what its last row attends to.
 
         Raises:
@@ -151,6 +153,9 @@ class LoadedModel:
         if self.decoder_on is None:
             raise ValueError("attention: a model of random weights has no second decoder")
         ops = self.backend.ops
+        # Imported here: few look at attention.
+        from pellucid.execution.attention_lens import AttentionCapture, AttentionStep
+
         capture = AttentionCapture(ops)
         decoder = self.decoder_on(cast(Ops, capture))
         rows = decoder.forward(self.backend.batch(batch), kv_cache)

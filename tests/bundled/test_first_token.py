@@ -19,6 +19,7 @@ OF_OTHER_CALLS = {
     *("pellucid.async_engine", "pellucid.cli", "pellucid.server", "pellucid.stages"),
     *("pellucid.backends.numpy.backend", "pellucid.backends.torch", "pellucid.benchmark"),
     *("pellucid.engine.inspection", "pellucid.engine.prefix_storage"),
+    "pellucid.execution.attention_lens",
     *("pellucid.execution.prefix_store", "pellucid.loading.gguf_file", "pellucid.loading.foreign"),
     *("pellucid.speculation.proposers.draft_model", "pellucid.text.lark_patterns"),
 }
