@@ -183,6 +183,9 @@ class Trace:
             assert num_steps < 5000
         pool = self.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
+        for read in self.blocks.reads:  # of requests that have ended meanwhile
+            self.scheduler.finish_reading(read.read_id, self.store.read(read))
+        assert not self.scheduler.kv_cache_manager.offload.reads._reads
         self.note(self.scheduler.schedule(self.now))  # tells who has ended
         assert not self.known
         everyone = {each.request_id for each in self.requests} | {*self.callers}
