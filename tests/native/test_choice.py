@@ -57,7 +57,7 @@ def test_numpy_has_one_thread_unless_more_are_asked_for(monkeypatch):
 def test_a_program_has_rows_for_the_largest_step_and_no_more_than_512():
     def area(max_num_batched_tokens):
         config = EngineConfig(backend="cpu", max_num_batched_tokens=max_num_batched_tokens)
-        return make_backend(config).open_area_bytes(TINY_SHAPE, "int4")
+        return make_backend(config, TINY_SHAPE).open_area_bytes(TINY_SHAPE, "int4")
 
     assert 0 < area(64) < area(512) == area(2048)
 

@@ -12,7 +12,7 @@ from pellucid.backends.native import Exchange
 from pellucid.backends.ops import KVCache
 from pellucid.stages.divided_kv_cache import DividedKVCache
 from pellucid.stages.messages import FromStage, ToStage
-from pellucid.stages.part_host import OwnSettings, PartHost
+from pellucid.stages.part_host import OwnSettings, PartHost, _Cache
 from support.block_moves import BLOCK_SIZE, NUM_BLOCKS, SHAPE, contents, filled_cache
 
 NUM_RANKS = 2
@@ -23,8 +23,7 @@ class Link:
 
     def __init__(self, cache: KVCache) -> None:
         self._host = PartHost(OwnSettings())
-        self._host._kv_cache = cache
-        self._host._num_blocks = self._host._num_slots = NUM_BLOCKS
+        self._host._caches[0] = _Cache(cache, NUM_BLOCKS, NUM_BLOCKS, BLOCK_SIZE)
 
     def ask(self, message: ToStage) -> "Future[FromStage]":
         reply: Future[FromStage] = Future()
@@ -43,7 +42,7 @@ def divided_cache(dtype: str, seed: int) -> DividedKVCache:
     own, *others = (filled_cache(rank(number), dtype, seed) for number in range(NUM_RANKS))
     layout = rank(0).make_kv_cache(SHAPE, 1, BLOCK_SIZE, dtype)
     links: list[Any] = [Link(other) for other in others]
-    return DividedKVCache(links, layout, own)
+    return DividedKVCache(links, 0, layout, own)
 
 
 def unpacked(cache: KVCache) -> list[list[Any]]:
