@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -166,6 +167,29 @@ def test_events_of_steps_wait_for_nobody_who_wants_them_at_once_nor_for_a_reader
     reader.close()
     assert len(made) == 3 + MAX_PENDING
     stop()
+
+
+def test_a_snapshot_continues_with_events_that_another_thread_hands_out() -> None:
+    bus = EventBus()
+    reader = EventFeed(bus).read(Level.STEP)
+    entered, leave, last = threading.Event(), threading.Event(), list[int]()
+
+    def made() -> Iterator[Event]:
+        entered.set()
+        leave.wait()
+        yield from step_events([], 1)
+
+    bus.emit_made(made())
+    taking = threading.Thread(target=reader.take)
+    looking = threading.Thread(target=lambda: last.append(bus.last_seq))
+    taking.start()
+    entered.wait()
+    looking.start()
+    looking.join(0.05)  # it waits
+    leave.set()
+    taking.join()
+    looking.join()
+    assert last == [0]
 
 
 def test_a_reader_rests_between_batches_however_short_steps_are(

@@ -106,8 +106,9 @@ class EventBus:
     @property
     def last_seq(self) -> int:
         """Number of the last event; -1 before the first."""
-        self.flush()
-        return self._num_emitted - 1
+        with self._lock:
+            self.flush()
+            return self._num_emitted - 1
 
     @property
     def hello(self) -> Hello | None:
@@ -229,10 +230,11 @@ class EventBus:
             self.flush()
 
     def flush(self) -> None:
-        """Makes and hands out all events that were emitted, and counts the time of that."""
-        if not self._pending:
-            return
+        """Makes and hands out all events that were emitted, and counts the time of that. Another thread that does so
+        comes to its end first."""
         with self._lock:
+            if not self._pending:
+                return
             started = self._clock()
             while self._pending:
                 t_us, step, made = self._pending.popleft()
