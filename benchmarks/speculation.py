@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 
 import pellucid
+from pellucid.backends.ops import ForwardBatch
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
@@ -51,7 +52,7 @@ from pellucid.models.registry import decoder_class
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.request import Request
-from pellucid.scheduling.scheduler_output import BlockIds, ScheduledRequest
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.speculation.proposers.draft_model import DraftModel
 from pellucid.speculation.proposers.proposer import Proposer
 
@@ -84,9 +85,9 @@ class Script:
         engine.model_runner.execute = self.execute  # type: ignore[method-assign]
 
     def execute(
-        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+        self, scheduled_requests: Sequence[ScheduledRequest], batch: ForwardBatch
     ) -> ComputedStep:
-        computed = self._execute(scheduled_requests, block_tables)
+        computed = self._execute(scheduled_requests, batch)
         if not self.texts:
             return computed
         drawn, end = dict(computed.drawn), 0
@@ -355,10 +356,10 @@ class ForwardTimes:
         engine.model_runner.execute = self.execute  # type: ignore[method-assign]
 
     def execute(
-        self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
+        self, scheduled_requests: Sequence[ScheduledRequest], batch: ForwardBatch
     ) -> ComputedStep:
         begin = time.perf_counter()
-        computed = self._execute(scheduled_requests, block_tables)
+        computed = self._execute(scheduled_requests, batch)
         if all(each.is_decoding for each in scheduled_requests):
             self.seconds.append(time.perf_counter() - begin)
         return computed

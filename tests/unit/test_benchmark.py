@@ -43,7 +43,7 @@ class WatchedDecoder:
 
     def __init__(self, model: LoadedModel) -> None:
         self.decoder = model.decoder
-        self.draws_tokens = False
+        self.draws_tokens, self.num_machines = False, 1
         self.vocab_size = model.decoder.vocab_size
         self.step_weights = model.decoder.step_weights
         self.scratch_bytes = model.decoder.scratch_bytes
