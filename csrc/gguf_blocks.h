@@ -35,8 +35,9 @@ struct BlockRows {
   const BlockType* type;
   const std::uint8_t* blocks;
   std::int64_t row_bytes;
-  std::int64_t num_rows;      // of the matrix
-  const std::int64_t* order;  // [num_rows], which of the rows of blocks; nullptr: one after the other
+  std::int64_t num_rows;  // of the matrix
+  const std::int64_t*
+      order;  // [num_rows], which of the rows of blocks; nullptr: one after the other
 };
 
 // Unpacks and packs the panels [panel_begin, panel_end) of a matrix whose rows are those of all

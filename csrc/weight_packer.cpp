@@ -17,8 +17,8 @@ constexpr std::int64_t kPiecePanels = 16;
 constexpr int kPiecesOfHelp = 32;  // of each thread
 
 // The thread leaves the last bytes to helpers: a tokenizer that is loaded at the same time takes
-// memory for a while, which must not add to the peak. Of a small model that memory is little, and the
-// helpers' time is what its first token waits for.
+// memory for a while, which must not add to the peak. Of a small model that memory is little, and
+// the helpers' time is what its first token waits for.
 constexpr std::size_t kMaxLeftToHelpers = std::size_t{128} << 20;
 constexpr int kLeftShare = 8;
 

@@ -83,7 +83,6 @@ bool blocks_are_finite(const std::string& block_type, const AnyMatrix& rows) {
 
 }  // namespace
 
-
 void bind_gguf_blocks(nb::module_& m) {
   m.def("block_types", &block_types, "The types that `unpack_blocks` knows, by GGUF's names.");
   m.def(

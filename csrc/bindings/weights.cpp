@@ -75,8 +75,7 @@ std::shared_ptr<LinearWeights> plan_weights(const std::string& format, std::int6
 template <class Pack>
 void pack_now(const LinearWeights& weights, ThreadPool& pool, const Pack& pack) {
   const nb::gil_scoped_release without_gil;
-  pool.run(
-      [&](Worker& worker) { worker.parallel_for(weights.matrix.num_panels(), 4, pack); });
+  pool.run([&](Worker& worker) { worker.parallel_for(weights.matrix.num_panels(), 4, pack); });
 }
 
 // The arrays that must live until a matrix is packed.
@@ -145,9 +144,8 @@ std::shared_ptr<LinearWeights> pack_weights(
                  std::make_shared<PackingOwner>(PackingOwner{packed, weights, parts})});
     return packed;
   }
-  pack_now(*packed, pool, [&](std::int64_t begin, std::int64_t end) {
-    packed->matrix.pack(source, begin, end);
-  });
+  pack_now(*packed, pool,
+           [&](std::int64_t begin, std::int64_t end) { packed->matrix.pack(source, begin, end); });
   return packed;
 }
 
@@ -172,8 +170,8 @@ BlockRows block_rows(const BlocksArgument& argument) {
   rows.order = order->data();
   rows.num_rows = static_cast<std::int64_t>(order->size());
   for (std::int64_t i = 0; i < rows.num_rows; ++i) {
-    require(rows.order[i] >= 0 && rows.order[i] < num_stored, "parts: row ", rows.order[i],
-            " of ", num_stored);
+    require(rows.order[i] >= 0 && rows.order[i] < num_stored, "parts: row ", rows.order[i], " of ",
+            num_stored);
   }
   return rows;
 }
@@ -210,7 +208,7 @@ std::shared_ptr<LinearWeights> pack_block_weights(const std::vector<BlocksArgume
                     {}});
   if (bias) packed->bias.assign(bias->data(), bias->data() + bias->size());
   const auto pack = [matrix = &packed->matrix, rows = std::move(rows)](std::int64_t begin,
-                                                                      std::int64_t end) {
+                                                                       std::int64_t end) {
     pack_blocks(rows, *matrix, begin, end);
   };
   if (packer != nullptr) {
