@@ -80,6 +80,12 @@ def test_a_server_looks_as_in_one_process(how: str, kv_cache_dtype: str, tmp_pat
             staged = {"stages": addresses, "stages_key": write_key(tmp_path)}
             with closing(LLMEngine.from_config(EngineConfig(**settings, **staged))) as engine:
                 found = looks(engine)
+        for each in (
+            expected,
+            found,
+        ):  # two requests decode in steps of their own, at the same time
+            (batch,) = (name for name in each if "batch" in name)
+            each[batch] = without_bytes(each[batch][-1:])
     else:
         divided = json.dumps({**settings, "tensor_parallel_size": 2})
         done = mpirun("-m", "support.looks", divided, str(tmp_path / "found"))
