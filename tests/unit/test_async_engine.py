@@ -32,7 +32,7 @@ from support.step_gate import StepGate
 from support.wake_ups import idle_wake_ups
 
 PROMPT = [3, 1, 4]
-LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
+LONG = SamplingParams(max_tokens=60, ignore_eos=True, seed=1)
 
 
 @pytest.fixture(autouse=True)
@@ -267,12 +267,13 @@ def test_two_event_loops_share_an_engine() -> None:
 
 
 def test_a_loop_that_was_closed_takes_its_requests_along() -> None:
-    engine = fake_engine()
+    engine, left = fake_engine(), []
+    gate = StepGate(engine)  # until their loop is closed
     async_engine = AsyncLLMEngine(engine)
 
     async def leave_behind() -> None:
-        for _ in range(3):
-            await async_engine.add_request(PROMPT, LONG)
+        streams = [await async_engine.add_request(PROMPT, LONG) for _ in range(3)]
+        left.extend(stream.output.outputs[0] for stream in streams)
 
     async def go_on() -> None:
         output = await (await async_engine.add_request(PROMPT, LONG)).complete()
@@ -280,7 +281,10 @@ def test_a_loop_that_was_closed_takes_its_requests_along() -> None:
         await async_engine.shutdown(drain=True)
 
     asyncio.run(leave_behind())
+    gate.open()
     asyncio.run(go_on())
+    # By the first step that had something for them
+    assert [(each.finish_reason, len(each.token_ids)) for each in left] == [("abort", 1)] * 3
     assert not engine.unfinished_request_ids
     assert async_engine.num_unfinished_requests == 0
 
@@ -394,7 +398,7 @@ def test_errors_are_raised_where_the_request_was_made() -> None:
         with pytest.raises(ValueError, match="request_id='mine'"):
             await engine.add_request(PROMPT, LONG, "mine")
         gate.open()
-        assert len((await stream.complete()).outputs[0].token_ids) == 200
+        assert len((await stream.complete()).outputs[0].token_ids) == 60
 
     run(serve)
 
@@ -531,6 +535,9 @@ def test_no_text_is_decoded_or_encoded_on_the_event_loop(params: SamplingParams)
 
 def test_draining_lets_requests_end_and_takes_no_others() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
+        own, closed = engine._thread.engine, []
+        close = own.close
+        own.close = lambda: (time.sleep(0.1), closed.append(close()))
         streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
         shutdown = asyncio.create_task(engine.shutdown(drain=True))
         await asyncio.sleep(0)
@@ -540,7 +547,7 @@ def test_draining_lets_requests_end_and_takes_no_others() -> None:
         for stream in streams:
             assert (await stream.complete()).outputs[0].finish_reason == "length"
         await shutdown
-        assert engine.last_step_time is not None
+        assert closed and engine.last_step_time is not None
         engine.abort("anything")  # and nothing happens
 
     run(serve, max_num_seqs=2)

@@ -12,7 +12,7 @@ import pytest
 from pellucid.engine.async_stream import AsyncTokenStream
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.outputs import CompletionDelta, CompletionOutput
-from pellucid.scheduling.answer_tokens import AnswerTokens
+from pellucid.scheduling.answer_tokens import AnswerTokens, SeenTokens
 from pellucid.text.responses import tool_calls
 from pellucid.text.responses.format import find_response_format
 from pellucid.text.responses.parser import ResponseParser
@@ -29,6 +29,20 @@ def test_a_view_of_an_answer_is_a_sequence_of_its_tokens() -> None:
     view, tokens = AnswerTokens([5, 6, 7, 8], 3, (9,), 0), [5, 6, 7, 9]
     assert [view[index] for index in range(-4, 4)] == [*tokens, *tokens]
     assert list(view) == tokens and view[1:] == tokens[1:] and view[::-2] == tokens[::-2]
+
+
+def test_what_of_an_answer_is_settled_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    between, looks = AnswerTokens._between, []
+    monkeypatch.setattr(AnswerTokens, "_between", lambda *of: looks.append(of[1:]) or between(*of))
+    seen, tokens = SeenTokens(), [5, 6, 7, 8, 9]
+    for length in range(1, 6):
+        view = AnswerTokens(tokens, length, (), length - (length == 3))
+        assert seen.compare(view) == (length - 1, [tokens[length - 1]])
+        seen.extend([tokens[length - 1]], view)
+    assert looks == [(0, 1), (1, 2), (2, 3), (2, 4), (4, 5)]
+    seen.cut(1)
+    assert seen.compare(AnswerTokens(tokens, 1, (4, 7), 1)) == (1, [4, 7])
+    assert seen.compare([6, 5]) == (0, [6, 5]) and len(seen) == 1
 
 
 def bytes_taken(calls: Iterable[Callable[[], object]]) -> int:

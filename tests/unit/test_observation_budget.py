@@ -13,6 +13,7 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import EventRecord, Level, Token, TokenText
 from pellucid.observing.observation_budget import SAVED_SECONDS, SHARE, ObservationBudget
 from support.fake_model import fake_engine
+from support.ticking_clock import TICK, TickingClock
 
 SCHEMA = Path(pellucid.__file__).parent / "schema" / "events.v1.json"
 
@@ -110,15 +111,21 @@ def test_what_is_not_observed_is_still_told() -> None:
     assert all(isinstance(event, Token) for event in chosen)
 
 
-def test_the_budget_is_asked_once_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_asked_once_for_each_token_and_told_its_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = fake_engine()
     asked: list[str] = []
-    monkeypatch.setattr(engine.events, "observed", lambda ids: asked.extend(ids) or set())
+    settled: list[tuple[int, float]] = []
+    monkeypatch.setattr(engine.events, "observed", lambda ids: asked.extend(ids) or {*asked})
+    monkeypatch.setattr(engine.events, "settle_observations", lambda *cost: settled.append(cost))
+    monkeypatch.setattr("time.perf_counter", TickingClock())
     engine.events.subscribe(lambda record: None, Level.TEXT)
     output = engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=6), "mine")
     while engine.has_unfinished_requests:
         engine.step()
     assert asked == ["mine/0"] * len(output.outputs[0].token_ids)
+    assert settled == [(1, TICK)] * len(asked)
 
 
 def test_making_events_counts_as_well() -> None:

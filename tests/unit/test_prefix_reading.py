@@ -33,6 +33,7 @@ def run(engine: LLMEngine) -> None:
     while engine.has_unfinished_requests:
         engine.step()
         engine.scheduler.check_integrity()
+    assert engine.events.active or engine.events.last_seq == -1
 
 
 def fill(directory: Path) -> RequestOutput:
@@ -126,9 +127,15 @@ def test_a_request_that_reads_can_be_aborted(
 ) -> None:
     fill(tmp_path)
     again = engine(tmp_path)
-    gate = Gate(again, monkeypatch)
+    gate, waits, store = Gate(again, monkeypatch), [], again._core.prefix_store
+    take = store.take_read
+    monkeypatch.setattr(store, "take_read", lambda wait: waits.append(wait) or take(0.0))
     output = again.add_request(PROMPT, PARAMS)
     again.step()
+    again.step()
+    other = again.add_request([8], SamplingParams(max_tokens=1))
+    again.step()
+    assert other.finished and [*map(bool, waits)] == [False, True, False]
     again.abort(output.request_id)
     assert output.outputs[0].finish_reason == "abort"
     assert not again.has_unfinished_requests

@@ -302,6 +302,7 @@ class Trace:
             first = self.num_logprobs.get(name, 0)
             assert not rows or first == share.start + rows.start
             self.num_logprobs[name] = max(first, share.start + rows.stop)
+            assert share.num_logits == len(share.logits_rows)
             self.counts["tokens"] += share.num_scheduled_tokens
             self.counts["again"] += share.num_recomputed_tokens
             counts = share.num_scheduled_tokens, share.num_recomputed_tokens, share.num_draft_tokens

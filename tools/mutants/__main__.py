@@ -110,10 +110,11 @@ class CoveringTests:
     def in_order(
         self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
     ) -> list[str]:
-        """As many as their time allows: first some of each file, and the quick ones of the files that import the source
-        or whose names have words of its path, then one of each other function, then the others and those that take a
-        tenth of the time. What is drawn for the same function rarely notices more. Where it is not known whether they
-        run the line: first all of these files, and some of each function.
+        """As many as their time allows: first the quick ones, one of each function and all of files that import the
+        source or whose names have words of its path; then one of each other function of these files, and two of each
+        file; then one of each function, then the others and those that take a tenth of the time. What is drawn for the
+        same function rarely notices more. Where it is not known whether they run the line: first all of these files,
+        and some of each function.
         """
         cost = {it: self.seconds[it] + self._set_up[file_of(it)] for it in tests}
         words = _words(path.removeprefix("src/pellucid/"))
@@ -122,12 +123,14 @@ class CoveringTests:
             file, function = file_of(test), test.partition("[")[0]
             shared = len(words & _words(Path(file).stem)) + 2 * _imports(file, path)
             place.setdefault(file, (-shared, cost[test], file))
-            is_few, is_quick = seen[function] < NUM_FIRST, self.seconds[test] < QUICK
-            is_first = seen[file] < NUM_FIRST and not seen[function]
-            is_of_known = is_first or (shared > 0 and is_quick)
+            is_few, is_new = seen[function] < NUM_FIRST, not seen[function]
+            is_quick = self.seconds[test] < QUICK
+            is_first = seen[file] < NUM_FIRST and is_new
+            is_of_known = is_quick and (is_new or shared > 0)
             is_early = test in first or (is_of_known if is_known else shared or is_few)
+            is_next = is_first or (is_new and shared > 0)
             is_long = self.seconds[test] > self._max_seconds / 10
-            turn[test] = 2 if is_long else 0 if is_early else 1 if not seen[function] else 2
+            turn[test] = 3 if is_long else 0 if is_early else 1 if is_next else 2 if is_new else 3
             seen[file] += is_first
             seen[function] += 1
         order = sorted(

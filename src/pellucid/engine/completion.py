@@ -23,7 +23,6 @@ class Completion:
     Attributes:
         stop_strings: None: it has none.
         beams: the beam search whose k-th best hypothesis becomes the k-th completion.
-        text_is_complete: the text of all tokens is in `output`; nothing is held back.
         num_sent_tokens: how many tokens of `output` the caller has been given.
         unsent_text: the text of `output` that the caller has not been given.
     """
@@ -34,7 +33,6 @@ class Completion:
     stop_strings: StopStringMatcher | None
     tokenizer: Tokenizer
     beams: BeamGroup | None
-    text_is_complete: bool = False
     num_sent_tokens: int = 0
     unsent_text: str = ""
 
@@ -85,11 +83,10 @@ class Completion:
         if found is not None:
             self._take_hypothesis(found)
             return
-        if not self.text_is_complete:
-            text = self.detokenizer.flush()
-            if self.stop_strings is not None:
-                text = self.stop_strings.push(text) + self.stop_strings.flush()
-            self._append_text(text)
+        text = self.detokenizer.flush()
+        if self.stop_strings is not None:
+            text = self.stop_strings.push(text) + self.stop_strings.flush()
+        self._append_text(text)
         assert self.request.finish_reason is not None
         self.output.finish_reason = self.request.finish_reason.value
         self.output.stop_reason = self.request.stop_reason
@@ -147,7 +144,6 @@ class Completion:
             text = self.detokenizer.push(token_id)
         if end is not None:
             text += self.detokenizer.flush()
-            self.text_is_complete = True
         # min_tokens holds for stop strings too: text before it is not searched.
         if stop_strings is not None and num_output_tokens > params.min_tokens:
             text = stop_strings.push(text)

@@ -16,7 +16,6 @@ from pellucid.scheduling.scheduler_output import FREED_BLOCK
 Place: TypeAlias = tuple[int, int]  # group, index in a request's block table of the group
 # The entry of a block that has left the window and was freed: attention does not read this entry.
 FREED = Block(FREED_BLOCK)
-BYTES_PER_TOKEN = 8  # as they are hashed
 
 
 def root_hash(salt: CacheSalt, group: int) -> bytes:

@@ -301,8 +301,7 @@ class Scheduler:
         queues = self._queues
         if not queues.num_reading or queues.running:
             return False
-        first = queues.waiting.first
-        return first is None or first is self._waits_to_read
+        return queues.waiting.first is self._waits_to_read
 
     def finish_reading(self, read_id: int, payloads: Sequence[object]) -> None:
         """Returns a request that waited for blocks from the prefix store to the queue.

@@ -53,7 +53,7 @@ class IncrementalDetokenizer:
         return self._without_prompt(self._decode(data))
 
     def flush(self) -> str:
-        """The output has ended: U+FFFD if it stopped within a character. Called once."""
+        """The output has ended: U+FFFD if it stopped within a character; nothing if it is called again."""
         return self._without_prompt(self._utf8.decode(b"", final=True))
 
     def _decode(self, data: bytes) -> str:

@@ -110,7 +110,7 @@ class StopStringMatcher:
         return seen[:certain]
 
     def flush(self) -> str:
-        """The text has ended: returns what was held back. Called once, after the last `push`."""
+        """The text has ended: returns what was held back; nothing if it is called again."""
         held, self._held = self._held, ""
         return held
 
