@@ -219,6 +219,10 @@ def kv_heads_of_layers(writer: GGUFWriter) -> None:
     writer.kv_data[0]["qwen35.full_attention_interval"].value = 2  # what the kv-heads say wins
 
 
+def norm_of_output(writer: GGUFWriter) -> None:
+    rename_tensors(writer, lambda name: name.replace("token_embd_norm", "output_norm"))
+
+
 def what_stands_for_none(writer: GGUFWriter) -> None:
     writer.add_string("llama.rope.scaling.type", "")
     writer.add_float32("llama.rope.scaling.factor", 0.0)
@@ -257,12 +261,7 @@ def recurrent_layers(writer: GGUFWriter) -> None:
             "qwen3.5",
             lambda w: rename_tensors(w, lambda name: name.replace("ssm_dt.bias", "ssm_dt")),
         ),
-        (
-            "lfm2",
-            lambda w: rename_tensors(
-                w, lambda name: name.replace("token_embd_norm", "output_norm")
-            ),
-        ),
+        *((family, norm_of_output) for family in ("lfm2", "lfm2-moe")),
         (
             "gpt-oss",
             lambda w: rename_tensors(

@@ -9,6 +9,8 @@ import ollama
 import openai
 import pytest
 
+from pellucid.outputs import CompletionDelta
+from pellucid.server.streaming import TextChunks
 from support.http_server import TIMEOUT, HttpReply, RunningServer, running_server
 from support.scripted_model import scripted_engine
 from support.step_gate import StepGate
@@ -71,6 +73,27 @@ def test_a_cancelled_answer(server: RunningServer, path: str, stream: bool) -> N
         assert ending["stop_reason"] == "pause_turn"
     else:
         assert (ending["finish_reason"], ending["stop_reason"]) == ("length", "cancelled")
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_all_but_the_first_and_last_words_of_a_text_are_put_into_a_template(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding each frame anew takes a multiple of the time."""
+    written: list[str] = []
+    of = TextChunks.of
+
+    def counted(chunks: TextChunks, delta: CompletionDelta) -> bytes:
+        written.append(delta.text)
+        return of(chunks, delta)
+
+    monkeypatch.setattr(TextChunks, "of", counted)
+    engine = scripted_engine("It is 19.", chat_template="{{ messages[0]['content'] }}")
+    with running_server(engine) as server:
+        server.send_each_step()
+        fields = {**BODIES[path], "ignore_eos": False, "stream": True}
+        assert server.post(path, fields).status == 200
+    assert "".join(written) == " is 19."
 
 
 def test_an_answer_that_fails_while_it_streams() -> None:

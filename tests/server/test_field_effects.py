@@ -7,10 +7,10 @@ UPDATE_GOLDEN=1 pytest tests/server/test_field_effects.py writes what they chang
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -26,6 +26,7 @@ pytest.importorskip("llguidance")
 TESTS = Path(__file__).parent
 EFFECTS = TESTS / "field_effects.jsonl"
 MAX_LINES = 8
+Outcome: TypeAlias = Callable[[str, Any], dict[str, str]]
 SCRIPT = """\
 <think>12.</think>It is 19.
 <tool_call>
@@ -48,20 +49,39 @@ def server() -> Iterator[RunningServer]:
         running.wait_until_idle()
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the engine is asked for."""
-    found: list[Any] = []
+@pytest.fixture(scope="module")
+def outcome(server: RunningServer) -> Iterator[Outcome]:
+    """What a body makes of a route: what the engine is asked for, and the reply."""
+    asked: list[Any] = []
     add_request = AsyncLLMEngine.add_request
 
     async def spy(engine: AsyncLLMEngine, prepared: Any, **fields: Any) -> Any:
         prompt = engine.tokenizer.decode(prepared.prompt.token_ids, skip_special_tokens=False)
         named = {name: fields[name] for name in ("priority", "cache_salt")}
-        found.append({"prompt": prompt, **asdict(prepared.params), **named})
+        asked.append({"prompt": prompt, **asdict(prepared.params), **named})
         return await add_request(engine, prepared, **fields)
 
-    monkeypatch.setattr(AsyncLLMEngine, "add_request", spy)
-    return found
+    @functools.cache
+    def found(route: str, body: str) -> dict[str, str]:
+        asked.clear()
+        reply = server.post(route, body.encode())
+        warned = reply.headers.get("x-pellucid-warnings")
+        found = {"status": reply.status, "warned": warned, "engine": asked, "reply": frames(reply)}
+        return {path: short(value) for path, value in flat(found)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncLLMEngine, "add_request", spy)
+        yield lambda route, body: found(route, json.dumps(body))
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[list[dict[str, Any]]]:
+    """The lines of the file."""
+    lines = [json.loads(line) for line in EFFECTS.read_text(encoding="utf-8").splitlines()]
+    yield lines
+    if os.environ.get("UPDATE_GOLDEN"):
+        written = (json.dumps(each, ensure_ascii=False) + "\n" for each in lines)
+        EFFECTS.write_text("".join(written), encoding="utf-8")
 
 
 def fields_of(table: FieldTable[Any]) -> Iterator[tuple[str, Field]]:
@@ -72,70 +92,80 @@ def fields_of(table: FieldTable[Any]) -> Iterator[tuple[str, Field]]:
             yield f"{field.name}.{name}", within
 
 
+FIELDS = [(route, *field) for route, table in ROUTES.items() for field in fields_of(table)]
+
+
+def is_of_streams(name: str) -> bool:
+    return name.startswith("stream_options.")
+
+
+def with_field(body: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    outer, _, inner = name.rpartition(".")
+    given = {**body.get(outer, {}), inner: value} if outer else value
+    return {**body, outer or inner: given}
+
+
+def whole(kept: list[dict[str, Any]], route: str) -> dict[str, Any]:
+    """The line of the body to which fields are added."""
+    (line,) = (line for line in kept if "base" in line and line["route"] == route)
+    return line
+
+
+def check(case: dict[str, Any], found: list[str]) -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        case["effect"] = found
+    assert case["effect"] == found, case
+
+
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_field_has_an_effect(server: RunningServer, asked: list[Any], route: str) -> None:
-    kept = [json.loads(line) for line in EFFECTS.read_text(encoding="utf-8").splitlines()]
-    (whole,) = (line for line in kept if "base" in line and line["route"] == route)
-    base = whole["base"]
+def test_fields_that_are_not_honoured_may_have_values_that_mean_nothing(
+    outcome: Outcome, kept: list[dict[str, Any]], route: str
+) -> None:
+    line = whole(kept, route)
+    plain = outcome(route, line["base"])
+    check(line, [f"{path}: {value}" for path, value in plain.items()])
+    idle = [
+        (name, field.neutral)
+        for of, name, field in FIELDS
+        if of == route and field.treatment is not Treatment.HONOURED and not is_of_streams(name)
+    ]
+    for place, value in enumerate((None, False, "", [], {})):
+        body = line["base"]
+        for name, neutral in idle:
+            body = with_field(body, name, neutral[place % len(neutral)] if neutral else value)
+        assert outcome(route, body) == plain, body
 
-    @functools.cache
-    def outcome(body: str) -> dict[str, str]:
-        asked.clear()
-        reply = server.post(route, body.encode())
-        warned = reply.headers.get("x-pellucid-warnings")
-        found = {"status": reply.status, "warned": warned, "engine": asked, "reply": frames(reply)}
-        return {path: short(value) for path, value in flat(found)}
 
-    def with_field(body: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-        outer, _, inner = name.rpartition(".")
-        given = {**body.get(outer, {}), inner: value} if outer else value
-        return {**body, outer or inner: given}
+@pytest.mark.parametrize(
+    ("route", "name", "field"), FIELDS, ids=[f"{route} {name}" for route, name, _ in FIELDS]
+)
+def test_every_field_has_an_effect(
+    outcome: Outcome, kept: list[dict[str, Any]], route: str, name: str, field: Field
+) -> None:
+    base = whole(kept, route)["base"]
 
-    def effect(name: str, value: Any, others: dict[str, Any]) -> list[str]:
+    def effect(value: Any, others: dict[str, Any]) -> list[str]:
         body, inner = base | others, name.rpartition(".")[2]
-        before, after = (
-            outcome(json.dumps(each)) for each in (body, with_field(body, name, value))
-        )
-        assert before["status"] == "200", (name, before)
+        before, after = (outcome(route, each) for each in (body, with_field(body, name, value)))
+        assert before["status"] == "200", before
         if after["status"] != "200":
             before = {"warned": after["warned"], "engine": "[]"}
-            assert any(inner in text for text in after.values()), (name, after)
+            assert any(inner in text for text in after.values()), after
         paths = [path for path in before | after if before.get(path) != after.get(path)]
         lines = [f"{path}: {before.get(path, '')} -> {after.get(path, '')}" for path in paths]
         return [*lines[:MAX_LINES], *([short("; ".join(lines))] if len(lines) > MAX_LINES else [])]
 
-    def check(case: dict[str, Any], found: list[str]) -> None:
-        if os.environ.get("UPDATE_GOLDEN"):
-            case["effect"] = found
-        assert case["effect"] == found, case
-
-    idle: dict[
-        str, tuple[float, ...]
-    ] = {}  # fields that are not honoured: values that mean nothing
-    check(whole, [f"{path}: {value}" for path, value in outcome(json.dumps(base)).items()])
-    for name, field in fields_of(ROUTES[route]):
-        if field.treatment is not Treatment.HONOURED:
-            streamed = {"stream": True} if name.startswith("stream_options.") else {}
-            found = effect(name, 7, streamed)
-            assert any(name in line for line in found), name
-            assert ("status" in found[0]) == (field.treatment is Treatment.REFUSED), found
-            if not streamed:
-                idle[name] = field.neutral
+    if field.treatment is not Treatment.HONOURED:
+        found = effect(7, {"stream": True} if is_of_streams(name) else {})
+        assert any(name in line for line in found)
+        assert ("status" in found[0]) == (field.treatment is Treatment.REFUSED), found
+        return
+    cases = [each for each in kept if (each["route"], each.get("field")) == (route, name)]
+    assert cases, f"write a value of it into {EFFECTS.name}"
+    for case in cases:
+        if "test" in case:
+            assert f"def {case['test']}(" in (TESTS / case["file"]).read_text(encoding="utf-8")
             continue
-        cases = [each for each in kept if (each["route"], each.get("field")) == (route, name)]
-        assert cases, f"{route}: write a value of {name} into {EFFECTS.name}"
-        for case in cases:
-            if "test" in case:
-                assert f"def {case['test']}(" in (TESTS / case["file"]).read_text(encoding="utf-8")
-                continue
-            found = effect(name, case["value"], case.get("with", {}))
-            assert bool(found) != ("same" in case), (name, case)
-            check(case, found)
-    for place, value in enumerate((None, False, "", [], {})):
-        body = base
-        for name, neutral in idle.items():
-            body = with_field(body, name, neutral[place % len(neutral)] if neutral else value)
-        assert outcome(json.dumps(body)) == outcome(json.dumps(base)), body
-    if os.environ.get("UPDATE_GOLDEN"):
-        lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in kept)
-        EFFECTS.write_text("".join(lines), encoding="utf-8")
+        found = effect(case["value"], case.get("with", {}))
+        assert bool(found) != ("same" in case), case
+        check(case, found)

@@ -115,7 +115,7 @@ def test_the_grammar_of_a_custom_tool_is_kept(family: str) -> None:
     assert tools is not None and tools[0]["function"]["strict"] is True
     sources = {"hermes": "<tool_call>", "qwen3_coder": "<tool_call><function=<parameter="}
     answers = find_response_format(sources[family])
-    rule = answers.call_rule(tools, must_call=False)
+    rule = answers.call_rule(tools, must_call=False, several=True)
     assert rule is not None
     matcher = GrammarCompiler(tokenizer, (1,)).compile(rule)
     for text, is_taken in ((PATCH, True), (PATCH.replace("***", "---"), False)):

@@ -4,6 +4,7 @@ tests/support/config_facts.py says what the golden facts hold, and writes them.
 """
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from pellucid.backends.rope_frequencies import rope_frequencies
 from pellucid.facts.json_object import JsonObject
 from pellucid.facts.model_config import ModelConfig
 from pellucid.models.registry import parse_model_config
+from support.golden_files import compare
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "config_facts.json"
-FACTS: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+FACTS: dict[str, Any] = json.loads((GOLDEN / "config_facts.json").read_text(encoding="utf-8"))
 ROPES: list[Any] = FACTS.pop("ropes")
+# Some beside the sizes of the bases, and the bounds of multipliers.
+PROBES = (None, True, "x", -1, 0, 1e-5, 1e-4, 0.5, 1, 4, 5, 6, 7, 1e4, 10_001.0, 10**13)
 # Facts of a text rather than of its logits.
 OF_TEXTS = ("bos_token_id", "eos_token_id", "max_position_embeddings")
 
@@ -63,3 +67,35 @@ def test_rotations_are_those_of_transformers(
         ours, our_factor = rope_frequencies(rotation, length)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
         assert our_factor == pytest.approx(factor, rel=1e-12)
+
+
+def test_values_that_are_refused() -> None:
+    """Of each key of each family, and of each rotation: the values, and what is allowed in their place."""
+    refused: defaultdict[tuple[str, str], defaultdict[str, list[str]]]
+    refused = defaultdict(lambda: defaultdict(list))
+
+    def probe(model_type: str, config: dict[str, Any], key: str, value: Any, path: str) -> None:
+        said = read(model_type, config)
+        if isinstance(said, str):
+            allowed = said.removeprefix("config.json: ")
+            allowed = allowed.removeprefix(f"{path}{key}={json.dumps(value)}: ")
+            refused[path + key, allowed][model_type].append(json.dumps(value))
+
+    for model_type, facts in FACTS.items():
+        base = facts["bases"][-1]
+        for key in facts["empty"] | base:
+            for value in PROBES:
+                probe(model_type, base | {key: value}, key, value, "")
+    sizes = {"head_dim": 16, "max_position_embeddings": 128}
+    for rope, _, _ in ROPES:
+        for key in rope | {"rope_theta": 1e4, "partial_rotary_factor": 1}:
+            for value in PROBES:
+                ropes = {"rope_parameters": {"rope_theta": 1e4} | rope | {key: value}}
+                probe("llama", sizes | ropes, key, value, "rope_parameters.")
+    lines = []
+    for (key, allowed), values in refused.items():
+        families: defaultdict[str, list[str]] = defaultdict(list)
+        for family, each in values.items():
+            families[" ".join(dict.fromkeys(each))].append(family)
+        lines += [f"{key}\t{each}\t{allowed}\t{' '.join(them)}" for each, them in families.items()]
+    compare(GOLDEN / "config_refusals.txt", sorted(lines))

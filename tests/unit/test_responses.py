@@ -359,8 +359,8 @@ def test_delimiters_without_a_character_come_to_an_end() -> None:
     template = ResponseTemplate.compile(
         spec(reasoning={"open_pattern": "(?=a)", "close_pattern": "(?=a)"}, content={})
     )
-    message = message_of(read(template, ["xaay"]))
-    assert sorted((message.reasoning + message.content).replace("\n", "")) == list("aaxy")
+    assert message_of(read(template, ["xaay"])) == Message("a\n\nay", "x", [])
+    assert message_of(read(template, ["aay"])) == Message("", "a\n\nay", [])
 
 
 def test_a_region_without_delimiters_may_follow_another() -> None:

@@ -47,7 +47,7 @@ _CPP = _BOTH | {
 _NOT_PYTHON = {
     r"(?:\b[rbf]{1,2})?(?:\"\"\"[\s\S]*?\"\"\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')": "'",
     r"#.*|^ *(?:assert|@|from|import|class)\b.*|^ *def \w+|\bfor [\w, ()*]+ in\b|\bstrict=True": " ",
-    r"^ *(?:[\w.]*_?log(?:ger)?\.\w+|warnings\.warn)\(.*|-> .*:$|(?<=[\w\]] )\|(?= [\w'])": " ",
+    r"^ *(?:[\w.]*_?log(?:ger)?\.\w+|warnings\.warn)\(.*|-> .*:$|\bif TYPE_CHECKING:|(?<=[\w\]] )\|(?= [\w'])": " ",
     r"\breshape\(.*?-1(?=[,)])": " ",
 }
 _NOT_CPP = {

@@ -120,7 +120,7 @@ class GenerationService:
         self.metrics = Metrics()
         self.on_ended: list[Callable[[Generation], None]] = []
         self.is_draining = False
-        self._line = WaitingLine(())
+        self._line: WaitingLine  # as it was at this time
         self._line_time = -math.inf
         self._texts = TextThreads(limits.max_waiting_texts, limits.text_workers)
         # Of each key, one text is read or encoded at a time

@@ -84,7 +84,7 @@ class ResponseFormat:
         tools: Sequence[Tool],
         *,
         must_call: bool,
-        several: bool = True,
+        several: bool,
         or_json: Mapping[str, Any] | None = None,
     ) -> StructuredOutputsParams | None:
         """A rule under which every tool call of an answer is valid, for `SamplingParams.structured_outputs`.
@@ -93,6 +93,7 @@ class ResponseFormat:
             tools: those that may be called, at least one.
             must_call: the answer is calls and nothing else; otherwise any text, in which a call is valid from
                 its trigger on.
+            several: whether an answer may have more than one call.
             or_json: with `must_call`, the answer may instead be JSON by this schema.
 
         Returns:
