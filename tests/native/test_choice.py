@@ -72,6 +72,9 @@ def test_a_program_has_rows_for_the_largest_step_and_no_more_than_512():
 def test_settings_of_native_kernels_are_refused_without_them(setting, named, monkeypatch):
     monkeypatch.setattr("pellucid.backends.native.kernel_levels", lambda: ["portable"])
     monkeypatch.delenv(ISA_VARIABLE, raising=False)
+    monkeypatch.setattr("pellucid.backends.choice.find_spec", lambda name: name)
+    with pytest.raises(ValueError, match=named):
+        make_backend(EngineConfig(**setting, device="cuda"))
     with pytest.warns(RuntimeWarning, match="lacks AVX2"), pytest.raises(ValueError, match=named):
         make_backend(EngineConfig(**setting))
 

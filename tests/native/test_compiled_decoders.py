@@ -35,10 +35,13 @@ class LookingForTheLargest:
 
     def forward(self, batch, kv_cache):
         draws = DrawTable()
+        only_token_0 = np.eye(1, -(-self._decoder.vocab_size // 32), dtype=np.uint32)[0]
         for row in range(len(batch.logits_indices)):
-            draws.add(row, {"seed": 1, "stream": 0, "sharpness": 1.5}, row)
+            allowed = None if row else only_token_0
+            draws.add(row, {"seed": 1, "stream": 0, "sharpness": 1.5}, row, allowed)
         logits = self._decoder.step(batch, kv_cache, draws)
         assert logits.largest == logits.rows.argmax(axis=1).tolist()
+        assert logits.drawn[:1] == [0][: len(draws)]
         self.drawn.append(logits.drawn)
         self.expert_bytes += logits.expert_bytes
         return logits.rows
@@ -132,6 +135,8 @@ def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
     expected[0] = "embed + " + expected[0]
     expected[2] = "rotations + " + expected[2]
     assert backend.compile(decoder, config)._program.stage_names == expected
+    capped = backend.compile(*load_decoder(write_checkpoint(tmp_path, "gemma2"), backend))
+    assert capped._program.stage_names[-4:] == ["linear", "softcap", "largest", "draw"]
 
 
 @pytest.mark.parametrize(

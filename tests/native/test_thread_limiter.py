@@ -138,20 +138,20 @@ def test_free_cores_are_those_since_the_last_call() -> None:
         assert measured() == (None if free is None else pytest.approx(free))
 
 
+@pytest.mark.parametrize("niceness", [0, 1])
 def test_the_time_of_other_programs_is_read_from_the_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    niceness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the CPUs that this process may use, without programs that give way, and without waiting for disks."""
     stat = tmp_path / "stat"
     monkeypatch.setattr(free_cores, "STAT_FILE", stat)
+    monkeypatch.setattr(os, "nice", lambda increment: niceness + increment)
     assert free_cores._busy_seconds({0, 2}) is None
     stat.write_text(
         "cpu 9 9 9 9 9 9 9 9 9 9\ncpu0 100 7 20 900 50 3 4 10 0 0\n"
         "cpu1 9 9 9 9 9 9 9 9 9 9\ncpu2 200 0 0 0 0 0 0 0 0 0\nintr 5\n"
     )
-    ticks = 100 + 20 + 3 + 4 + 10 + 200
-    if os.nice(0) > 0:
-        ticks += 7
+    ticks = 100 + 20 + 3 + 4 + 10 + 200 + 7 * niceness
     assert free_cores._busy_seconds({0, 2}) == ticks / os.sysconf("SC_CLK_TCK")
 
 

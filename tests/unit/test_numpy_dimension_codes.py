@@ -58,10 +58,10 @@ def test_keys_that_do_not_differ_come_back_exactly() -> None:
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_seen_in_its_dimension(bad: float) -> None:
     x = normal(2, 32, 2, 40)
-    x[1, 7, 0, 33] = bad
+    x[1, 7, 0, 33] = x[0, :, 1, 5] = bad  # also keys whose difference is not a number
     back = restored(x)
-    assert np.isnan(back[1, :, 0, 33]).all()
-    assert np.isfinite(back).sum() == back.size - 32
+    assert np.isnan(back[1, :, 0, 33]).all() and np.isnan(back[0, :, 1, 5]).all()
+    assert np.isfinite(back).sum() == back.size - 2 * 32
 
 
 def test_slots_of_blocks_have_the_factors_of_their_group() -> None:

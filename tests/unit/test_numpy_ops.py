@@ -31,10 +31,16 @@ def backend(request):
     return NumpyBackend(request.param)
 
 
-def test_the_identity_says_what_computes():
-    one, other = (NumpyBackend(dtype).identity for dtype in DTYPES)
-    assert one.startswith(f"numpy {np.__version__} float32 ")
-    assert other == one.replace("float32", "float64")
+def test_the_identity_says_what_computes(monkeypatch):
+    libraries = [
+        {"user_api": "openmp", "internal_api": "openmp", "version": None},
+        {"user_api": "blas", "internal_api": "openblas", "version": "1", "architecture": "Zen"},
+        {"user_api": "blas", "internal_api": "mkl", "version": "2"},
+    ]
+    monkeypatch.setattr("pellucid.backends.numpy.backend.threadpool_info", lambda: libraries)
+    for dtype, name in zip(DTYPES, ("float32", "float64"), strict=True):
+        expected = f"numpy {np.__version__} {name} [('mkl', '2', None), ('openblas', '1', 'Zen')]"
+        assert NumpyBackend(dtype).identity == expected
 
 
 def eps(backend):

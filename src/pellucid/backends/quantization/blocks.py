@@ -104,6 +104,6 @@ class BlockMatrix:
 
 def concatenate_blocks(matrices: Sequence[BlockMatrix]) -> BlockMatrix:
     """The rows of matrices in one format, one after the other."""
-    first = matrices[0]
-    assert all(matrix.format == first.format for matrix in matrices)
+    first, *others = matrices
+    assert all(matrix.format == first.format for matrix in others)
     return replace(first, parts=tuple(part for matrix in matrices for part in matrix.parts))
