@@ -47,8 +47,9 @@ def test_fewer_threads_while_the_limit_is_lower() -> None:
         if before == num_threads:
             limiter.update()  # without a warning, which would be an error
         else:
-            with pytest.warns(RuntimeWarning, match=f"{num_threads} instead of {before}"):
+            with pytest.warns(RuntimeWarning, match=f"{num_threads} instead of {before}") as seen:
                 limiter.update()
+            assert seen[0].filename == __file__
         assert pool.num_threads == num_threads
 
 

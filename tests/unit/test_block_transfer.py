@@ -130,6 +130,7 @@ def test_a_swap_file_has_its_room_at_once_and_no_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert os.fstat(swap_file._fd).st_blocks * 512 >= 4 << 20
     assert (swap_file.read(3) == 0).all()
+    assert not swap_file.close.atexit  # a step may be under way then
     swap_file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         swap_file.read(3)

@@ -1,5 +1,6 @@
 """The noise of tokens: the published vectors of Philox, and its distribution."""
 
+import hashlib
 import itertools
 import math
 import random
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pellucid.execution.odds import Odds
 from pellucid.execution.randomness import exponential_noise, minus_log, philox
 
 MASK = 2**32 - 1
@@ -55,6 +57,15 @@ def test_noise_is_the_documented_one() -> None:
         assert exponential_noise(*place, token_ids).tolist() == pytest.approx(
             wanted, rel=1e-14, abs=0
         )
+
+
+def test_seeds_keep_their_answers() -> None:
+    """Noise, weights and masses have these bits, on every machine and in every version."""
+    token_ids = np.arange(5000)
+    numbers = exponential_noise(2**63 + 5, 3, 700, token_ids)
+    odds = Odds.of(numbers, 0.7)
+    bits = b"".join(each.tobytes() for each in (numbers, odds.weights, odds.masses))
+    assert hashlib.sha256(bits).hexdigest().startswith("5271977171ed62cf")
 
 
 def test_who_asks_for_other_tokens_or_positions_changes_nothing() -> None:

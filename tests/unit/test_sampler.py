@@ -268,6 +268,7 @@ def test_min_tokens_holds_from_the_very_first_token() -> None:
 def test_greedy_takes_the_largest_and_of_equals_the_lower_id() -> None:
     assert greedy(make_row(temperature=0)) == 3
     assert greedy(make_row(temperature=0), np.array([1.0, 5.0, 5.0])) == 1
+    assert Sampler().sample(HALVES, make_row(temperature=0), drawn=4).token_id == 4
 
 
 def test_greedy_sees_masks_bias_and_penalties() -> None:

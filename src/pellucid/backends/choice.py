@@ -151,10 +151,10 @@ def _make_cpu_backend(
             f"num_threads={num_threads}: more than the {info.num_threads} that this process may keep"
             f" busy ({info.thread_limit}); threads will wait for each other",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if info.huge_pages is False:
-        warnings.warn(HUGE_PAGES_ARE_OFF, RuntimeWarning, stacklevel=2)
+        warnings.warn(HUGE_PAGES_ARE_OFF, RuntimeWarning, stacklevel=3)
     max_rows = MAX_ROWS if model is None else config.max_step_tokens(model.context_length)
     return CpuBackend(
         num_threads,

@@ -46,14 +46,11 @@ class RequestState:
         end = scheduled.end - num_prompt_tokens
         if end > 0:
             start = max(0, scheduled.start - num_prompt_tokens)
-            token_ids = scheduled.token_ids
-            new = token_ids if len(token_ids) == end - start else token_ids[start - end :]
-            self.output_token_ids[start:end] = new
+            self.output_token_ids[start:end] = scheduled.token_ids[start - end :]
         if scheduled.samplers:
             del self.output_token_ids[end:]
-            num_drafts = scheduled.num_draft_tokens
-            self.draft_token_ids = scheduled.draft_token_ids if num_drafts else ()
-            self.num_output_tokens = end - num_drafts
+            self.draft_token_ids = scheduled.draft_token_ids
+            self.num_output_tokens = end - scheduled.num_draft_tokens
             self.num_settled_tokens = self.num_output_tokens - scheduled.num_guessed_tokens
 
     def row(self, num_drafts: int = 0) -> SamplingRow:
