@@ -1,6 +1,9 @@
 """The observation of a token that was drawn natively equals the definition in NumPy, on every level."""
 
+import time
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +13,17 @@ from pellucid.backends.cpu.program_decoder import row_summary
 from pellucid.backends.native import RowSummarizer, ThreadPool, find_kernels, kernel_levels
 from pellucid.execution.sampler import Sampler
 from pellucid.execution.sampling_order import sampling_stages
-from pellucid.execution.token_observation import question_about
+from pellucid.execution.token_observation import (
+    DrawnToken,
+    observe_drawn_tokens,
+    question_about,
+)
 from support.observation_cases import (
     PARAMS,
     Summarize,
     by_definition,
     check_observations,
+    observed,
     row_of,
 )
 
@@ -76,6 +84,30 @@ def test_stages_that_no_summary_covers_are_left_to_the_definition(params: dict[s
     sampled, observation = Sampler().observe(logits, row, 3)
     assert sampled.token_id == 3
     assert observation == by_definition(logits, row, 3)._replace(seconds=observation.seconds)
+
+
+def test_tokens_of_a_step_share_the_time_of_their_observation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without those that the definition alone knows, by their parameters or their logits."""
+    rows = np.random.default_rng(0).standard_normal((4, 600)).astype(np.float32)
+    rows[1, 5] = np.nan
+    params = ({}, {}, {"typical_p": 0.7}, {"temperature": 0.6, "top_k": 20})
+    drawn = [DrawnToken(("r", row), row_of(own), 3) for row, own in enumerate(params)]
+    decoder: Any = SimpleNamespace(
+        vocab_size=600,
+        summarize_rows=lambda rows, asked: [summarize_on()(rows[row], it) for row, it in asked],
+    )
+    for own, seconds in ((drawn, 3.0), (drawn[:1], 6.0), (drawn[1:2], None)):
+        times = iter((10.0, 16.0))
+        monkeypatch.setattr(time, "perf_counter", lambda: next(times))  # noqa: B023
+        assert observe_drawn_tokens(decoder, rows, own) == {
+            each.key: observed(rows[each.key[1]], each.row, 3, summarize_on())._replace(
+                seconds=seconds
+            )
+            for each in own
+            if each.key[1] in (0, 3)
+        }
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -403,6 +403,8 @@ def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
     for path in foreign:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(10 * FORMAT.file_bytes))
+    (tmp_path / ("0" * 32)).symlink_to(tmp_path / "folder")
+    store.path(99).symlink_to(tmp_path / "notes.txt")  # whose size does not count
     store.put(*range(40))
     assert all(path.exists() for path in foreign)
     assert 0 < len(files(tmp_path)) - len(foreign) <= 8

@@ -125,8 +125,7 @@ class ModelRunner:
         Raises:
             OSError: the swap file cannot be read or written.
         """
-        if ops:
-            self._block_transfer.run(ops)
+        self._block_transfer.run(ops)
 
     def send(
         self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
@@ -136,9 +135,7 @@ class ModelRunner:
         for scheduled in scheduled_requests:
             self._states[scheduled.request_id].follow(scheduled)
         batch = build_forward_batch(scheduled_requests, block_tables, self.block_size)
-        if self.decoder.num_machines > 1:
-            batch = self.decoder.send(batch, self.kv_cache)
-        return batch
+        return self.decoder.send(batch, self.kv_cache)
 
     def execute(
         self, scheduled_requests: Sequence[ScheduledRequest], batch: ForwardBatch
@@ -188,7 +185,6 @@ class ModelRunner:
         if observed_of is not None:
             ids = (each for scheduled in scheduled_requests for each in scheduled.samplers)
             watched = observed_of(ids)  # asked once: a reader may have a budget
-        if watched:
             observed = self._observe_drawn(scheduled_requests, computed, watched)
         end = 0
         for scheduled in scheduled_requests:
@@ -233,7 +229,7 @@ class ModelRunner:
                     drawn.append(DrawnToken(key, state.row(number), token_id))
                     if token_id != draft:
                         break
-        return observe_drawn_tokens(self.decoder, computed.rows, drawn) if drawn else {}
+        return observe_drawn_tokens(self.decoder, computed.rows, drawn)
 
     def _read_prompt(
         self, scheduled: ScheduledRequest, logits: LogitRows, result: StepResult

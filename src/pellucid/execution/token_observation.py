@@ -172,7 +172,7 @@ def observe_drawn_tokens(
             if question is not None:
                 asked.append((each, stages))
                 questions.append((each.key[1], question))
-    summaries = decoder.summarize_rows(rows, questions) if questions else []
+    summaries = decoder.summarize_rows(rows, questions)
     observations: dict[tuple[str, int], TokenObservation] = {}
     for (each, stages), summary in zip(asked, summaries, strict=True):
         if summary is not None:
