@@ -221,6 +221,7 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
     again = engine(tmp_path)
     gate, store, now = Gate(again, monkeypatch), again._core.prefix_store, 0.0
     monkeypatch.setattr(store, "_clock", lambda: now)
+    monkeypatch.setattr(store, "_report", (reports := []).append)
     take = store.take_read
     monkeypatch.setattr(store, "take_read", lambda max_seconds: take(0.0))
     outputs = [again.add_request(PROMPT, PARAMS), again.add_request(PROMPT[:40], PARAMS)]
@@ -234,6 +235,7 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
     run(again)
     assert outputs[0].outputs == expected.outputs
     assert [output.num_cached_tokens for output in outputs] == [0, 0, 0]
+    assert reports == ["no answer for 10 s: nothing is read until the store answers"]
     gate.opened.set()
     for thread in threading.enumerate():
         if thread.name == "pellucid-prefix-reader":

@@ -20,7 +20,7 @@ from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, Fo
 from pellucid.execution.fetch_policy import FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore, PrefixStoreCounts
 from pellucid.scheduling.block import BlockKey
-from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read
+from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read, SnapshotKey
 
 BLOCK_SIZE, BLOCK_BYTES = 16, 1000
 FINGERPRINT = hashlib.sha256(b"a model").digest()
@@ -111,6 +111,7 @@ def test_what_waits_for_the_disk_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(store.directory, "write", slow_write)
     store.save(block_hash(1), token_ids(1), contents(1))
     assert store.holds(1) and not store.wants(block_hash(1))
+    assert "pellucid-prefix-store" in {thread.name for thread in threading.enumerate()}
     goes_on.set()
     store.flush()
     assert Store(tmp_path).holds(1)
@@ -121,19 +122,24 @@ def test_more_than_the_disk_can_take_is_dropped_and_counted(
 ) -> None:
     store, goes_on = Store(tmp_path, max_pending=3), threading.Event()
     monkeypatch.setattr(store.directory, "write", lambda *args: goes_on.wait())
+    assert store.wants(block_hash(9), 2, 1) and not store.wants(block_hash(9), 2, 2)
     for number in range(5):
         if store.wants(block_hash(number)):
             store.save(block_hash(number), token_ids(number), contents(number))
     goes_on.set()
     store.flush()
-    assert store.counts == PrefixStoreCounts(saved=3, dropped=2)
+    assert store.counts == PrefixStoreCounts(saved=3, dropped=2 + 2)
 
 
-def test_nothing_is_saved_after_close_and_no_thread_stays(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_nothing_is_saved_after_close_and_no_thread_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, closed = Store(tmp_path), threading.Event()
+    monkeypatch.setattr(store.directory, "close", closed.set)
     store.put(1)
     store.save(block_hash(2), token_ids(2), contents(2))
     store.close()
+    assert closed.is_set()
     assert store.holds(1) and store.holds(2)
     store.put(3)
     assert not store.holds(3)
@@ -318,6 +324,7 @@ def test_what_waits_to_be_read_when_it_is_closed_is_not_read(
     monkeypatch.setattr(store.directory, "has", lambda _: is_asked.set() or answers.wait(60))
     store.start_reading(read(1, 1))
     assert is_asked.wait(60)
+    assert "pellucid-prefix-reader" in {thread.name for thread in threading.enumerate()}
     store.start_reading(read(2, 1))
     store.close()
     assert store.take_read(max_seconds=0) == [(2, [])]
@@ -331,9 +338,10 @@ def test_a_reader_that_fails_gives_what_it_has(
 ) -> None:
     store = Store(tmp_path)
     store.put(1, 2)
-    read_file = store.directory.read
+    read_file, asked = store.directory.read, []
 
     def fail(wanted: bytes) -> np.ndarray | None:
+        asked.append(wanted)
         if wanted == block_hash(2):
             raise MemoryError
         return read_file(wanted)
@@ -345,6 +353,7 @@ def test_a_reader_that_fails_gives_what_it_has(
     while len(results) < 2:
         results.update(store.take_read(max_seconds=60))
     assert [len(results[1]), len(results[2])] == [1, 1]
+    assert asked == [block_hash(number) for number in (1, 2, 1)]
     assert "could not be read" in caplog.text
 
 
@@ -483,7 +492,7 @@ def test_a_disk_that_fails_ends_saving_and_is_said_once(
     assert store.reports == [
         "[Errno 28] No space left on device: 'there': no more blocks are saved"
     ]
-    assert store.holds(1) and not store.holds(2)
+    assert store.holds(1) and not store.holds(2) and not store.wants(block_hash(5))
 
 
 def test_a_directory_that_vanishes_is_a_cold_cache(tmp_path: Path) -> None:
@@ -636,6 +645,17 @@ def test_two_calls_for_a_block_are_compared_with_computing_its_tokens(
     assert store.fetched(1, 2, 3) == 3, "nothing is known yet"
     store.note_computed(100, 1.0)  # 0.16 s for a block
     assert store.fetched(1, 2, 3) == num_fetched
+
+
+def test_only_what_is_missing_of_a_prompt_is_compared(tmp_path: Path) -> None:
+    store, asked = SlowStore(tmp_path, Clock(), 1.0), []
+    store._policy.pays = lambda *sizes: asked.append(sizes)
+    store._pieces_per_state = 5
+    keys = tuple(KeyToRead(replace(key(n), index=n), 4) for n in (2, 3))
+    for snapshot, num_files in ((None, 2), (SnapshotKey(block_hash(3), token_ids(3)), 2 + 5)):
+        store.start_reading(Read(1, keys, (PrefixToRead(3, 1), PrefixToRead(4, 2, snapshot))))
+        assert store.take_read(60) == [(1, [])]
+        assert asked.pop() == (2 * BLOCK_SIZE, 2 * num_files)
 
 
 def test_a_store_that_was_slow_is_tried_again_after_a_while(tmp_path: Path) -> None:

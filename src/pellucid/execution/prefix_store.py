@@ -253,7 +253,6 @@ class PrefixStore:
             return []
         finally:
             policy.note_fetched(self._num_calls, self._clock() - started)
-            self._fetch_until = math.inf
 
     def _find_prefix(self, read: Read) -> list[Payload]:
         """What the longest prefix needs of which everything is there and sound; empty if there is none.
