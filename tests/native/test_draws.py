@@ -202,6 +202,27 @@ def test_the_token_that_a_budget_of_reasoning_forces_is_drawn(params: dict[str, 
 GREEDY = {"temperature": 0}
 
 
+def test_a_plain_request_asks_for_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest logit is noted as it is; a draw without rules has neither text nor a place in it."""
+    monkeypatch.setattr(RequestState, "row", None)
+    rng = np.random.default_rng(0)
+    for params, takes_largest in (
+        (GREEDY, True),
+        ({**GREEDY, "top_k": 3, "typical_p": 0.5}, True),
+        ({**GREEDY, "allowed_token_ids": [3]}, False),
+        ({**GREEDY, "logit_bias": {3: 1.0}}, False),
+        ({**GREEDY, "presence_penalty": 1.0}, False),
+        ({**GREEDY, "min_tokens": 3}, False),
+        ({}, False),
+    ):
+        own = RequestDraws(
+            RequestState(make_request(rng, 127, SamplingParams(**params)).started()), 127
+        )
+        assert own.takes_largest == takes_largest
+    own.add_to(table := DrawTable(), 0, 0)
+    assert (table.allowed, table.forbidden, table.texts) == ([None], [None], [None])
+
+
 @pytest.mark.parametrize(
     "params",
     [

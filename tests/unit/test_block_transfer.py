@@ -1,6 +1,7 @@
 """BlockTransfer and SwapFile: block contents copied, swapped, saved and loaded."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +42,10 @@ class RecordingStore:
         self.saved[block_hash] = (token_ids, data.tolist())
 
 
-def test_ops_are_done_in_their_order(tmp_path: Path) -> None:
+def test_ops_are_done_in_their_order() -> None:
     """A block is copied, saved and swapped before it is filled for somebody else."""
     cache, saver = cache_of(1, 2, 3, 4), RecordingStore()
-    transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block, tmp_path))
+    transfer = BlockTransfer(cache, saver, SwapFile(2, cache.bytes_per_block))
     transfer.run(
         [
             Copy(Slot(SlotKind.BLOCK, 0), Slot(SlotKind.BLOCK, 1)),
@@ -77,21 +78,24 @@ def test_a_saved_block_is_a_copy() -> None:
 
 
 def test_a_copy_of_a_copy_comes_after_it() -> None:
-    cache = cache_of(1, 2, 3, 4)
+    cache, calls = cache_of(1, 2, 3, 4), []
+    copy_blocks = cache.copy_blocks
+    cache.copy_blocks = lambda *ids: calls.append(ids) or copy_blocks(*ids)  # type: ignore[func-returns-value,method-assign]
     pairs = [(0, 1), (1, 2), (3, 0), (2, 3)]
     BlockTransfer(cache).run(
         [Copy(Slot(SlotKind.BLOCK, a), Slot(SlotKind.BLOCK, b)) for a, b in pairs]
     )
     assert numbers(cache) == [4, 1, 1, 1]
+    assert calls == [([0], [1]), ([1, 3], [2, 0]), ([2], [3])]
 
 
-def test_neighbours_move_together(tmp_path: Path) -> None:
+def test_neighbours_move_together() -> None:
     """A step that swaps many blocks reads a few at a time, and a block that is filled twice has the later contents."""
     cache = cache_of(*range(40))
     calls: list[int] = []
     read_blocks = cache.read_blocks
     cache.read_blocks = lambda ids: calls.append(len(ids)) or read_blocks(ids)  # type: ignore[func-returns-value,method-assign]
-    transfer = BlockTransfer(cache, None, SwapFile(40, cache.bytes_per_block, tmp_path))
+    transfer = BlockTransfer(cache, None, SwapFile(40, cache.bytes_per_block))
     slots = [Slot(SlotKind.BLOCK, number) for number in range(40)]
     transfer.run([SwapOut(slot, (slot.id,)) for slot in slots])
     assert calls == [MOST_TOGETHER, MOST_TOGETHER, 40 - 2 * MOST_TOGETHER]
@@ -109,12 +113,12 @@ def test_saves_of_a_step_count_together() -> None:
     assert {each: data[0] for each, (_, data) in saver.saved.items()} == {b"one": 1, b"two": 3}
 
 
-def test_swap_slots_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_slots_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the system reads and writes a part of what it is asked for."""
     write, read = os.pwrite, os.preadv
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: write(fd, data[:300], offset))
     monkeypatch.setattr(os, "preadv", lambda fd, data, offset: read(fd, [data[0][:300]], offset))
-    swap_file = SwapFile(3, 1000, tmp_path)
+    swap_file = SwapFile(3, 1000)
     rng = np.random.default_rng(0)
     expected = {slot: rng.integers(0, 256, 1000, np.uint8) for slot in (2, 0, 1, 2)}
     for slot, data in expected.items():
@@ -125,10 +129,14 @@ def test_swap_slots_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         swap_file.read(3)
 
 
-def test_a_swap_file_has_its_room_at_once_and_no_name(tmp_path: Path) -> None:
-    swap_file = SwapFile(4, 1 << 20, tmp_path)
+def test_a_swap_file_has_its_room_at_once_and_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    swap_file = SwapFile(4, 1 << 20)
     assert list(tmp_path.iterdir()) == []
-    assert os.fstat(swap_file._fd).st_blocks * 512 >= 4 << 20
+    status = os.fstat(swap_file._fd)
+    assert status.st_blocks * 512 >= status.st_size == 4 << 20
     assert (swap_file.read(3) == 0).all()
     assert not swap_file.close.atexit  # a step may be under way then
     swap_file.close()
@@ -136,7 +144,7 @@ def test_a_swap_file_has_its_room_at_once_and_no_name(tmp_path: Path) -> None:
         swap_file.read(3)
 
 
-def test_too_little_room_is_said_at_once(tmp_path: Path) -> None:
+def test_too_little_room_is_said_at_once() -> None:
     room = 1 << 62  # more than any file system gives
     with pytest.raises(OSError, match=r"too large|No space|Invalid"):
-        SwapFile(1, room, tmp_path)
+        SwapFile(1, room)

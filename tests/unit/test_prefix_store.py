@@ -96,6 +96,7 @@ def test_another_store_finds_what_was_saved(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert [store.holds(number) for number in (1, 2, 3)] == [True, True, False]
     store.put(1)  # it is there already
+    store.directory.remove(block_hash(3))  # another process was quicker
     assert store.counts == PrefixStoreCounts(found=2)
     assert store.reports == []
 
@@ -462,6 +463,9 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
         root.chmod(mode)
         with pytest.raises(ValueError, match=rf"prefix_store=.*mode {mode:o}; it must be yours"):
             Store(root)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"prefix_store='.*/file': is not a directory"):
+        Store(tmp_path / "file")
 
 
 def test_a_bound_below_one_block_is_refused(tmp_path: Path) -> None:

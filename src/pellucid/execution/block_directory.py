@@ -90,8 +90,7 @@ class BlockDirectory:
             if status.st_size != self.file_bytes:
                 raise DamagedBlockError(f"has {status.st_size} bytes instead of {self.file_bytes}")
             data = np.empty(self.file_bytes, np.uint8)
-            if os.readv(fd, [data.data]) != self.file_bytes:
-                raise DamagedBlockError("was cut off while it was read")
+            os.readv(fd, [data.data])  # a file that is cut off by now has a wrong checksum
             os.utime(fd)
         finally:
             os.close(fd)

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -35,12 +34,11 @@ _Op = TypeVar("_Op")
 
 
 class SwapFile:
-    """Slots of one block each, in a file without a name: the system deletes it when the process ends.
+    """Slots of one block each, in a temporary file without a name: the system deletes it when the process ends.
 
     Args:
         num_slots: at least 1.
         bytes_per_block: of all layers.
-        directory: of the file; None: the system's directory for temporary files.
 
     Attributes:
         close: deletes the file; nothing else may be called after it.
@@ -49,11 +47,11 @@ class SwapFile:
         OSError: there is no room for all slots. All room is reserved at once, so that no write can fail later.
     """
 
-    def __init__(self, num_slots: int, bytes_per_block: int, directory: Path | None = None) -> None:
+    def __init__(self, num_slots: int, bytes_per_block: int) -> None:
         assert num_slots >= 1 and bytes_per_block >= 1
         self.num_slots = num_slots
         self.bytes_per_block = bytes_per_block
-        with tempfile.TemporaryFile(dir=directory) as file:
+        with tempfile.TemporaryFile() as file:
             _reserve(file.fileno(), num_slots * bytes_per_block)
             self._fd = os.dup(file.fileno())
         # Also when the object is collected, but not at exit, when the system does it.

@@ -97,9 +97,9 @@ def question_about(
         return None
     is_greedy = params.temperature == 0
     factor = sharpness(1.0 if is_greedy else params.temperature)
-    # Greedily, all truncations keep the likeliest token.
-    truncation = (1, 1.0, 0.0) if is_greedy else (params.top_k, params.top_p, params.min_p)
-    return RowQuestion(token_id, min(NUM_CANDIDATES, vocab_size), factor, *truncation)
+    top_k = 1 if is_greedy else params.top_k  # which no truncation after it changes
+    num_likeliest = min(NUM_CANDIDATES, vocab_size)
+    return RowQuestion(token_id, num_likeliest, factor, top_k, params.top_p, params.min_p)
 
 
 def observe_drawn(
