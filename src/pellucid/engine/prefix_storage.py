@@ -8,9 +8,11 @@ from pathlib import Path
 
 from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat
-from pellucid.execution.block_server import BlockServer
+from pellucid.execution.block_server import BlockServer, ServedValues
 from pellucid.execution.fetch_policy import FetchPolicy
+from pellucid.execution.mooncake_values import MooncakeValues
 from pellucid.execution.prefix_store import PrefixStore
+from pellucid.execution.redis_values import RedisValues
 from pellucid.execution.secret_file import read_secret
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import LoadedModel
@@ -50,7 +52,8 @@ def open_prefix_store(
         key = read_secret("prefix_store_key", Path(config.prefix_store_key))
     file_format = BlockFileFormat(fingerprint, config.block_size, bytes_per_block, key)
     if config.shares_prefix_store:
-        server = BlockServer(config.prefix_store, fingerprint, file_format.file_bytes, report)
+        values = _values(config.prefix_store, file_format.file_bytes)
+        server = BlockServer(values, fingerprint, file_format.file_bytes, report)
         policy = FetchPolicy(time.monotonic)
         return PrefixStore(server, file_format, max_pending, report, blocks_per_state, policy)
     directory = BlockDirectory(
@@ -60,6 +63,12 @@ def open_prefix_store(
         config.prefix_cache_bytes,
     )
     return PrefixStore(directory, file_format, max_pending, report, blocks_per_state)
+
+
+def _values(url: str, num_bytes: int) -> ServedValues:
+    if url.startswith("mooncake://"):
+        return MooncakeValues(url, num_bytes)
+    return RedisValues(url)
 
 
 def _reporter(bus: EventBus) -> Callable[[str], None]:

@@ -50,8 +50,8 @@ class EngineConfig(CheckedFields):
             (0, 1].
         num_threads: compute threads; None lets the backend choose.
         enable_prefix_caching: reuse KV blocks of earlier requests that began with the same tokens.
-        prefix_store: keeps such blocks after the engine ends: a directory, or redis://host:port/db, which several
-            machines share; None keeps them in memory only.
+        prefix_store: keeps such blocks after the engine ends: a directory, or redis://host:port/db or
+            mooncake://host:port, which several machines share; None keeps them in memory only.
         prefix_store_key: a file with the secret that all engines of a shared store have, at least 16 bytes: a block
             that was written without it is not used.
         prefix_cache_bytes: most bytes of files in a directory; the least recently used are deleted.
@@ -178,7 +178,7 @@ class EngineConfig(CheckedFields):
                     "prefix_store",
                     store,
                     "a directory, redis://host:port/db or rediss://host:port/db (the environment variable REDISCLI_AUTH"
-                    " has the password)",
+                    " has the password), or mooncake://host:port",
                 )
             if key is None:
                 raise ValueError(
@@ -213,7 +213,9 @@ _NAMES = (
     *("model", "revision", "tokenizer", "draft_model", "prefix_store", "prefix_store_key"),
     *("stages", "stages_key"),
 )
-_STORE_ADDRESS = re.compile(r"rediss?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/\d{1,5})?")
+_STORE_ADDRESS = re.compile(
+    r"rediss?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/\d{1,5})?|mooncake://[\w.-]+(:\d{1,5})?"
+)
 MAX_DRAFT_TOKENS = 32
 BLOCK_SIZES = (16, 32, 64, 128)
 _SIZES_OF_WHOLE_GROUPS = {"int4": (32, 64, 128)}  # by kv_cache_dtype

@@ -212,8 +212,8 @@ class PrefixCacheOptions(EngineOptions):
 
     prefix_store: str | None = PREFIX_CACHE.option(
         "DIR|URL",
-        "Keep computed blocks of the KV cache for later runs: in this directory, or in redis://host:port/db for several"
-        " servers.",
+        "Keep computed blocks of the KV cache for later runs: in this directory, or in redis://host:port/db or"
+        " mooncake://host:port for several servers.",
         parser=directory,
     )
     prefix_store_key: str | None = PREFIX_CACHE.option(
