@@ -73,13 +73,6 @@ std::int64_t area_place_bytes(const KVShape& shape, const OpenShape& open) {
 
 std::int64_t area_places(const OpenShape& open) { return open.max_step_tokens / kOpenTokens; }
 
-bool has_one_shape(const KVShape& shape) {
-  const KVGroup& first = shape.groups.front();
-  return std::all_of(shape.groups.begin(), shape.groups.end(), [&](const KVGroup& group) {
-    return group.num_kv_heads == first.num_kv_heads && group.head_dim == first.head_dim;
-  });
-}
-
 }  // namespace
 
 std::optional<KVFormat> find_kv_format(std::string_view name) {
@@ -104,9 +97,6 @@ std::int64_t kv_bytes_per_block(const KVShape& shape) {
 KVCache::KVCache(const KVShape& shape, std::int64_t num_blocks, const OpenShape& open)
     : shape_(shape),
       num_blocks_(num_blocks),
-      slab_bytes_(has_one_shape(shape) ? view_of(shape, shape.groups.front()).block_bytes
-                                       : kv_bytes_per_block(shape)),
-      num_slabs_(kv_bytes_per_block(shape) / slab_bytes_),
       buffer_(static_cast<std::size_t>(num_blocks * kv_bytes_per_block(shape))),
       open_(open),
       slot_bytes_(kOpenGroups * open_group_bytes(shape)),
@@ -125,10 +115,8 @@ KVView KVCache::layer(KVPlace place) {
   assert(place.group >= 0 && place.group < shape_.num_groups());
   assert(place.layer >= 0 && place.layer < shape_.group(place.group).num_layers);
   KVView view = view_of(shape_, shape_.group(place.group));
-  const std::int64_t begin = place.layer * view.block_bytes;  // in the block
-  view.blocks = reinterpret_cast<std::uint8_t*>(buffer_.data()) +
-                begin / slab_bytes_ * num_blocks_ * slab_bytes_ + begin % slab_bytes_;
-  view.block_bytes = slab_bytes_;
+  view.blocks = reinterpret_cast<std::uint8_t*>(buffer_.data()) + place.layer * view.block_bytes;
+  view.block_bytes = bytes_per_block();
   if (!has_open_keys(shape_.format)) return view;
   std::int64_t before = 0;  // bytes of a group of positions in the layers before this one
   for (std::int64_t g = 0; g < place.group; ++g) {
@@ -160,35 +148,22 @@ void KVCache::write_slot(std::int64_t slot, const std::uint8_t* data) {
   std::memcpy(open_keys_.data() + slot * slot_bytes_, data, static_cast<std::size_t>(slot_bytes_));
 }
 
-template <class F>
-void KVCache::for_each_slab(std::int64_t block, F visit) {
+std::byte* KVCache::block(std::int64_t block) {
   assert(block >= 0 && block < num_blocks_);
-  auto* const bytes = reinterpret_cast<std::uint8_t*>(buffer_.data());
-  for (std::int64_t slab = 0; slab < num_slabs_; ++slab) {
-    visit(bytes + (slab * num_blocks_ + block) * slab_bytes_,
-          static_cast<std::size_t>(slab_bytes_));
-  }
+  return buffer_.data() + block * bytes_per_block();
 }
 
 void KVCache::copy_block(std::int64_t source, std::int64_t target) {
-  assert(source >= 0 && source < num_blocks_ && source != target);
-  for_each_slab(target, [&](std::uint8_t* bytes, std::size_t size) {
-    std::memcpy(bytes, bytes + (source - target) * static_cast<std::int64_t>(size), size);
-  });
+  assert(source != target);
+  std::memcpy(block(target), block(source), static_cast<std::size_t>(bytes_per_block()));
 }
 
-void KVCache::read_block(std::int64_t block, std::uint8_t* data) {
-  for_each_slab(block, [&](const std::uint8_t* bytes, std::size_t size) {
-    std::memcpy(data, bytes, size);
-    data += size;
-  });
+void KVCache::read_block(std::int64_t source, std::uint8_t* data) {
+  std::memcpy(data, block(source), static_cast<std::size_t>(bytes_per_block()));
 }
 
-void KVCache::write_block(std::int64_t block, const std::uint8_t* data) {
-  for_each_slab(block, [&](std::uint8_t* bytes, std::size_t size) {
-    std::memcpy(bytes, data, size);
-    data += size;
-  });
+void KVCache::write_block(std::int64_t target, const std::uint8_t* data) {
+  std::memcpy(block(target), data, static_cast<std::size_t>(bytes_per_block()));
 }
 
 }  // namespace pellucid

@@ -1,11 +1,11 @@
 // KVCache: the keys and values of all layers, in blocks. They are stored in the layout of the
 // attention kernels' operands, for one query and for a thousand, so nothing is repacked.
 //
-//   layer > block > kv-head > tile of 16 tokens > K, V
+//   block > layer > kv-head > tile of 16 tokens > K, V
 //
-// so that one kv-head of a block is one contiguous stream. Where layers have kv-heads of different
-// shapes, the blocks are outermost: block > layer > kv-head > tile. A cell is the operand of one
-// lane of a dot product; a tile is
+// so that one kv-head of a block is one contiguous stream, and the first tokens of a process touch
+// few huge pages, which the system has to find and clear. A cell is the operand of one lane of a
+// dot product; a tile is
 //
 //   K [dims / cell][16 tokens][cell]
 //   V [16 tokens / cell][dims][cell]
@@ -109,16 +109,10 @@ class KVCache {
   void write_block(std::int64_t block, const std::uint8_t* data);
 
  private:
-  // Calls visit(bytes of the block in a slab, their number) for each slab.
-  template <class F>
-  void for_each_slab(std::int64_t block, F visit);
+  std::byte* block(std::int64_t block);
 
   KVShape shape_;
   std::int64_t num_blocks_;
-  // A slab holds a part of every block, block after block: a layer, or all layers where they
-  // differ.
-  std::int64_t slab_bytes_;  // of one block
-  std::int64_t num_slabs_;
   AlignedBuffer buffer_;
   OpenShape open_;
   std::int64_t slot_bytes_;

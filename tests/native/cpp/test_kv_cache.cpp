@@ -57,8 +57,8 @@ std::vector<Bytes> contents(KVCache& cache) {
   return blocks;
 }
 
-// Blocks of different groups stand side by side; each layer's part of a block is where it belongs
-// in the block's bytes, and writing it changes nothing else.
+// Blocks of different groups stand side by side, each in one piece; each layer's part of a block is
+// where it belongs in the block's bytes, and writing it changes nothing else.
 void a_block_is_all_layers_of_its_group(const KVShape& shape) {
   KVCache cache = filled(shape, 1);
   CHECK(cache.bytes_per_block() * kNumBlocks + cache.slot_bytes() ==
@@ -71,23 +71,13 @@ void a_block_is_all_layers_of_its_group(const KVShape& shape) {
     const std::int64_t size = layer_bytes(shape, group);
     CHECK(group.num_layers * size <= cache.bytes_per_block());
     for (std::int64_t layer = 0; layer < group.num_layers; ++layer) {
+      CHECK(cache.layer({layer, index}).blocks == cache.layer({0, 0}).blocks + layer * size);
       const Bytes own = random_bytes(random, size);
       write(cache, {layer, index}, block, own);
       std::copy(own.begin(), own.end(),
                 expected[static_cast<std::size_t>(block)].begin() + layer * size);
       CHECK(contents(cache) == expected);
     }
-  }
-}
-
-// A layer's blocks are one stream, unless layers differ.
-void blocks_of_a_layer_are_side_by_side() {
-  const KVGroup first{3, 2, 16};
-  for (const auto& [other, are_alike] :
-       {std::pair{KVGroup{2, 2, 16}, true}, {{2, 1, 16}, false}, {{2, 2, 32}, false}}) {
-    KVCache cache({KVFormat::kBF16, 32, {first, other}}, kNumBlocks);
-    const std::int64_t bytes = layer_bytes(cache.shape(), first);
-    CHECK(cache.layer({1}).block_bytes == (are_alike ? bytes : cache.bytes_per_block()));
   }
 }
 
@@ -148,7 +138,6 @@ void open_groups_do_not_overlap(const KVShape& shape) {
 }  // namespace
 
 int main() {
-  blocks_of_a_layer_are_side_by_side();
   const std::vector<std::vector<KVGroup>> all_groups = {
       {{3, 2, 40}},
       {{2, 2, 40}, {3, 2, 40, 16}},             // of one shape
