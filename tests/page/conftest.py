@@ -87,10 +87,16 @@ def opened_page(browser: "Browser", server: RunningServer, may_fail: str = "\n")
     assert [each for each in problems if may_fail not in each] == []
 
 
+ALL_SHOWN = """seq => {
+  const { store, cursor, later } = pellucid;
+  return store.head.seq >= seq && later.cursor.seq.value === cursor.seq.value;
+}"""
+
+
 def wait_for_all_events(page: Any, server: RunningServer) -> None:
-    """Waits until all requests have ended and the page has taken in what the engine told of them."""
+    """Waits until all requests have ended and each panel of the page shows what the engine told of them, or holds."""
     server.wait_until_idle()
-    wait_until(page, "seq => pellucid.store.head.seq >= seq", server.engine.events.last_seq)
+    wait_until(page, ALL_SHOWN, server.engine.events.last_seq)
 
 
 def forget_events(server: RunningServer) -> None:

@@ -1,7 +1,7 @@
 // @ts-check
 // The state of the page in one object, which every view is given: the address, what the reader has chosen, the time cursor, and all other state.
 
-import { computed, effect, signal } from "@preact/signals-core";
+import { batch, computed, effect, signal } from "@preact/signals-core";
 import { createApi, createRuns } from "./api.js";
 import { createRecorded } from "./recorded.js";
 import { createSource, PACE_MS } from "./source.js";
@@ -95,9 +95,8 @@ export function createSession() {
   effect(() => {
     if (source.isRecording) recorded.load().catch(() => {}); // a view that needs an answer says what is missing
   });
-  return {
+  const rest = {
     store,
-    cursor,
     source,
     settings,
     selection,
@@ -105,6 +104,12 @@ export function createSession() {
     recorded,
     runs: createRuns(api, store, cursor, selection),
     route: createRoute(),
+    /** What views want to find again when they are shown the next time, by name. @type {Record<string, any>} */
+    views: {},
+  };
+  const under = (/** @type {Cursor} */ cursor) => ({
+    ...rest,
+    cursor,
     /** The request that is looked at: the chosen one, else the newest. */
     request: computed(() => {
       const seq = cursor.seq.value;
@@ -112,9 +117,33 @@ export function createSession() {
       if (chosen && chosen.seq <= seq) return chosen;
       return store.requestsAt(seq).at(-1) ?? null;
     }),
-    /** What views want to find again when they are shown the next time, by name. @type {Record<string, any>} */
-    views: {},
+  });
+  return {
+    ...under(cursor),
+    /** The same two frames later, when texts and pictures of the other panels are drawn: no frame has the time of all. */
+    later: under(createFollower(store, cursor)),
   };
+}
+
+/** A cursor that is where another one was two frames ago. @param {Store} store @param {Cursor} cursor @returns {Cursor} */
+function createFollower(store, cursor) {
+  const seq = signal(cursor.seq.peek());
+  const timeUs = signal(cursor.timeUs.peek());
+  const isLive = signal(true);
+  let frame = 0;
+  const follow = () => {
+    frame = 0;
+    batch(() => {
+      seq.value = cursor.seq.value;
+      timeUs.value = cursor.timeUs.value;
+      isLive.value = cursor.isLive.value;
+    });
+  };
+  effect(() => {
+    void [cursor.seq.value, cursor.timeUs.value, cursor.isLive.value];
+    frame ||= requestAnimationFrame(() => requestAnimationFrame(follow));
+  });
+  return { ...cursor, seq, timeUs, isLive, stepRow: computed(() => store.rowAt(store.steps, seq.value)) };
 }
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4];

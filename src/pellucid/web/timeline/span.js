@@ -9,7 +9,7 @@ import { arrivalOf, endOf } from "./life.js";
 export const MIN_SPAN = 500; // microseconds
 const PAUSE = 1e6; // microseconds without any request, which end a busy time
 
-/** What a view keeps between two visits. @param {Session} session */
+/** What a view keeps between two visits. @param {{views: any}} session */
 export function timelineState(session) {
   return (session.views.timeline ??= {
     /** What the reader zoomed to; null: the busy time around the cursor. */
@@ -17,6 +17,12 @@ export function timelineState(session) {
     /** What the lanes shown are of: a search, as it was typed. */
     search: signal(""),
   });
+}
+
+/** What is shown: what the reader zoomed to, else the busy time around the cursor. @param {{store: Store, cursor: Cursor, views: any}} session */
+export function spanOf(session) {
+  const { chosen } = timelineState(session);
+  return chosen.value ? within(chosen.value, wholeSpan(session.store)) : busySpan(session.store, session.cursor.timeUs.peek());
 }
 
 /**

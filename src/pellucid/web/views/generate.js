@@ -39,6 +39,8 @@ function create({ store }) {
     layer,
     head,
     shape,
+    /** Share of attention by position, 0..1 of the largest. @type {import("@preact/signals-core").Signal<Map<number, number> | undefined>} */
+    read: signal(undefined),
     moveLayer: (/** @type {number} */ by) => cycle(layer, by, shape.value.layers),
     moveHead: (/** @type {number} */ by) => cycle(head, by, shape.value.heads),
     /** Other parameters for a step that was: what the sliders of the funnel say. @type {import("@preact/signals-core").Signal<any>} */
@@ -49,8 +51,6 @@ function create({ store }) {
 /** @param {{session: Session}} props */
 export function View({ session }) {
   const state = generateState(session);
-  const focus = focusOf(session, session.cursor.seq.value);
-  const attention = useAttention(session, state, focus);
   const { selection } = session;
   // Keys may come faster than the page is drawn: they start from the token chosen now.
   /** @param {number} by */
@@ -73,18 +73,31 @@ export function View({ session }) {
     { keys: ["i"], says: "token ids", run: () => (state.withIds.value = !state.withIds.value) },
     press("f", "fork: continue with the likeliest other token", ".candidates button.fork"),
   ]);
-  const shared = { session, state, focus };
   return html`
     <div class="column">
       <${Ask} session=${session} state=${state} />
-      <${Text} ...${shared} read=${attention.shares} />
-      <${Attention} ...${shared} attention=${attention} />
+      <${Words} session=${session} state=${state} />
     </div>
-    <div class="column">
-      <${TokenChoice} ...${shared} />
-      <${Blocks} session=${session} focus=${focus} read=${attention.shares} />
-    </div>
+    <div class="column"><${Choosing} session=${session.later} state=${state} /></div>
   `;
+}
+
+/** The text, and what was read for the token that is looked at. @param {{session: Session, state: GenerateState}} props */
+function Words({ session, state }) {
+  const focus = focusOf(session, session.cursor.seq.value);
+  const attention = useAttention(session, state, focus);
+  const { shares } = attention;
+  useEffect(() => {
+    state.read.value = shares;
+  }, [shares]);
+  const shared = { session, state, focus };
+  return html`<${Text} ...${shared} read=${shares} /><${Attention} ...${shared} attention=${attention} />`;
+}
+
+/** How the token that is looked at was chosen, and its request's memory. @param {{session: Session, state: GenerateState}} props */
+function Choosing({ session, state }) {
+  const shared = { session, state, focus: focusOf(session, session.cursor.seq.value) };
+  return html`<${TokenChoice} ...${shared} /><${Blocks} ...${shared} read=${state.read.value} />`;
 }
 
 const MOST_RECORDED = 12; // requests that are offered
