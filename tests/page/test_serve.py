@@ -34,6 +34,10 @@ def test_the_same_load_under_both_disciplines(page: Any) -> None:
         "4 of 4",
     ]
     page.locator(".why", has_text="On the same arrivals").wait_for()
+    cells = page.locator(".token-cells canvas")
+    cells.press("Home")
+    cells.press("Enter")
+    wait_until(page, "pellucid.selection.pos.value === 0")
     page.keyboard.press("t")
     page.locator(".twin").nth(1).wait_for()
     page.locator(".twin").first.locator("tbody tr").nth(3).wait_for()

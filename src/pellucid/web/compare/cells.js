@@ -3,7 +3,7 @@
 
 import { hue } from "../draw/hues.js";
 import { Picture, useAsTable } from "../draw/picture.js";
-import { cellsOf } from "../draw/signature.js";
+import { cellsOf, placesIn } from "../draw/signature.js";
 import { html, useRef } from "../html.js";
 import { several } from "../parts/numbers.js";
 
@@ -53,11 +53,7 @@ export function PassedCells({ run, arm, row, blockTok }) {
       count,
       columns: blockTok,
       describe,
-      rect: (index) => {
-        const { cells, cell } = latest.current;
-        return cells[index] ? { ...cells[index], width: cell - 2, height: cell - 2 } : null;
-      },
-      hit: (x, y) => latest.current.cells.findIndex((each) => x >= each.x && x < each.x + latest.current.cell && y >= each.y && y < each.y + latest.current.cell),
+      ...placesIn(latest),
     })}
     twin=${{ columns: ["token"], rows: () => Array.from({ length: count }, (_, index) => [describe(index)]) }}
   /></div>`;

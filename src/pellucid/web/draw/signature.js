@@ -52,6 +52,19 @@ export function cellsOf(count, blockTok, width, most) {
 }
 
 /**
+ * Where the cells of a picture are that was drawn last.
+ * @param {{current: ReturnType<typeof cellsOf>}} drawn
+ * @returns {Pick<Cells, "rect" | "hit">}
+ */
+export const placesIn = (drawn) => ({
+  rect(index) {
+    const { cells, cell } = drawn.current;
+    return cells[index] ? { ...cells[index], width: cell - 2, height: cell - 2 } : null;
+  },
+  hit: (x, y) => drawn.current.cells.findIndex((each) => x >= each.x && x < each.x + drawn.current.cell && y >= each.y && y < each.y + drawn.current.cell),
+});
+
+/**
  * @param {Surface} surface
  * @param {ReturnType<typeof layoutOf>} layout
  * @param {object} scene

@@ -3,7 +3,7 @@
 
 import { hue } from "../draw/hues.js";
 import { Picture, useAsTable } from "../draw/picture.js";
-import { cellsOf } from "../draw/signature.js";
+import { cellsOf, placesIn } from "../draw/signature.js";
 import { html, useRef } from "../html.js";
 import { count, several } from "./numbers.js";
 import { legible } from "./token_text.js";
@@ -67,11 +67,7 @@ export function TokenCells({ session, request, read }) {
         count: num,
         columns: blockTok,
         describe,
-        rect: (index) => {
-          const { cells, cell } = latest.current;
-          return cells[index] ? { ...cells[index], width: cell - 2, height: cell - 2 } : null;
-        },
-        hit: (x, y) => latest.current.cells.findIndex((each) => x >= each.x && x < each.x + latest.current.cell && y >= each.y && y < each.y + latest.current.cell),
+        ...placesIn(latest),
         choose: (index) => (selection.pos.value = first + index),
       })}
       twin=${{ columns: ["token"], rows: () => Array.from({ length: num }, (_, index) => [describe(index)]) }}

@@ -3,6 +3,7 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { html, useEffect } from "../html.js";
+import { InCache } from "../parts/in_cache.js";
 import { Badge, count, Num, percent } from "../parts/numbers.js";
 import { Choice, Empty, Legend, NeedsServer, Panel, press, Refused, RequestName, Slider, submits, TableButton, tableKey, useKeys, Why } from "../parts/panel.js";
 import { Replay } from "../parts/replay.js";
@@ -34,6 +35,7 @@ export function View({ session }) {
           { label: "to the last token: decode", colour: "color-mix(in srgb, var(--o1) 40%, transparent)" }, { label: "cancelled or failed", colour: "var(--coral)" },
         ]} />`}
       <//>
+      <${InCache} session=${session.later} />
     </div>
     <div class="column">
       <${Queue} session=${session} state=${state} />

@@ -3,8 +3,8 @@
 
 import { useAsTable } from "../draw/picture.js";
 import { computed, html, useMemo } from "../html.js";
-import { Empty, focusOn, Panel, RequestName, TableButton, tableKey, useKeys } from "../parts/panel.js";
-import { TokenCells } from "../parts/token_cells.js";
+import { InCache } from "../parts/in_cache.js";
+import { Empty, focusOn, Panel, TableButton, tableKey, useKeys } from "../parts/panel.js";
 import { HeldUp } from "../timeline/held_up.js";
 import { Lanes } from "../timeline/lanes.js";
 import { MIN_SPAN, moved, spanOf, timelineState, wholeSpan, within, zoomed } from "../timeline/span.js";
@@ -39,6 +39,7 @@ export function View({ session }) {
     <div class="column">
       <${Requests} session=${session} gestures=${gestures} asTable=${asTable} />
       <${Below} session=${later} gestures=${gestures} asTable=${asTable} />
+      <${InCache} session=${later} />
     </div>
     <div class="column"><${HeldUp} session=${later} /></div>
   `;
@@ -65,12 +66,8 @@ function Requests({ session, gestures, asTable }) {
   return html`<${Lanes} session=${session} span=${span} gestures=${gestures} search=${search} asTable=${asTable} actions=${actions} />`;
 }
 
-/** The steps on the lanes' axis, and the chosen request's cache. @param {{session: Session, gestures: TimeChanges, asTable: {value: boolean}}} props */
+/** The steps on the lanes' axis. @param {{session: Session, gestures: TimeChanges, asTable: {value: boolean}}} props */
 function Below({ session, gestures, asTable }) {
   session.cursor.seq.value;
-  const request = session.request.value;
-  return html`<${Steps} session=${session} span=${spanOf(session)} gestures=${gestures} asTable=${asTable} />
-    ${request && html`<${Panel} title=${html`In the cache <${RequestName} request=${request} />`} about="at the cursor; a click chooses the token in all views">
-      <${TokenCells} session=${session} request=${request} />
-    <//>`}`;
+  return html`<${Steps} session=${session} span=${spanOf(session)} gestures=${gestures} asTable=${asTable} />`;
 }
