@@ -28,6 +28,7 @@ from pellucid.scheduling.request import Request
 from pellucid.speculation.proposers.proposer import Proposer
 from support.courses import Courses
 from support.fake_model import FakeClock
+from support.kept_names import names_in
 
 # All others must not change an answer.
 KNOBS_OF_THE_ANSWER = ("max_model_len", "kv_cache_dtype", "quantization")
@@ -403,6 +404,7 @@ class _Run:
             self._note(engine.step())
             engine.scheduler.check_integrity()
             self._clock.now += 1.0
+        engine.step()  # tells execution who has ended
         self.counts["steps"] += int(self._clock.now)
         if self._proposer is not None:
             self.counts += self._proposer.counts
@@ -443,6 +445,9 @@ class _Run:
     def _check_end(self, outputs: list[RequestOutput]) -> None:
         """Nothing is left in the engine, and what was streamed is what the outputs say."""
         assert not self._engine.unfinished_request_ids and not self._engine._completions
+        ids = {f"{each.request_id}/{index}" for each in outputs for index in range(5)}
+        left = names_in(self._engine, ids | {each.request_id for each in outputs})
+        assert left <= {"DraftPolicy"}, left
         pool = self._engine.scheduler.kv_cache_manager.block_pool
         assert pool.num_free_blocks == pool.num_blocks
         for request, output, begun in zip(self._requests, outputs, self._begun, strict=True):

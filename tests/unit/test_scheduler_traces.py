@@ -29,7 +29,7 @@ from support.scheduling import update
 BLOCK_SIZE = 4
 MAX_LENGTH = 40  # prompt + output
 END = 0
-NUM_TRACES, NUM_PARTS = 160, 10
+NUM_TRACES = 160
 COURSES = Courses("scheduler_courses")
 
 
@@ -356,17 +356,8 @@ def test_the_traces_are_worth_running() -> None:
         assert COURSES.total(what) > 9, what
 
 
-@pytest.mark.parametrize("part", range(NUM_PARTS))
-def test_random_traces(part: int) -> None:
-    try:
-        for seed in range(part, NUM_TRACES, NUM_PARTS):
-            check_trace(seed)
-    except BaseException as error:
-        error.add_note(f"in trace {seed}")
-        raise
-
-
-def check_trace(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(NUM_TRACES))
+def test_random_traces(seed: int) -> None:
     trace = Trace(seed)
     trace.run()
     counts, seen = trace.course()
