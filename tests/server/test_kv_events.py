@@ -119,7 +119,7 @@ def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
 def test_blocks_of_a_text_are_one_event_and_an_idle_batch_is_empty() -> None:
     log = EventLog(2, lambda: 12.5)
     keys = [
-        BlockKey(bytes([n + 1]) * 32, bytes([n]) * 32, n, (n, n), salt=CacheSalt("s"))
+        BlockKey(bytes([n + 1]) * 32, bytes([n]) * 32, n, (n, n), 0, "", CacheSalt("s"))
         for n in range(3)
     ]
     number, _ = log.first()

@@ -18,6 +18,7 @@ import pytest
 
 from pellucid.async_engine import (
     AsyncLLMEngine,
+    AsyncTokenStream,
     EngineStoppedError,
     Signal,
     TooManyRequestsError,
@@ -334,6 +335,41 @@ def test_a_stream_that_its_reader_closes_ends_once() -> None:
         assert ends == ["stream", "reader", "late"] and stream.take() == []
 
     run(serve)
+
+
+def test_what_a_stream_says_of_itself() -> None:
+    delta = CompletionDelta("r", 0, "a", [1], None, None, None)
+    aborted: list[AsyncTokenStream] = []
+
+    def says(stream: AsyncTokenStream) -> tuple[bool, bool, bool]:
+        return stream.is_readable, stream.has_all_deltas, stream.has_ended
+
+    async def walk() -> None:
+        read, closed, failed = (AsyncTokenStream(aborted.append) for _ in range(3))
+        assert says(read) == (False, False, False)
+        for stream in (read, closed, failed):
+            stream.receive(delta)
+            assert says(stream) == (True, False, False)
+        read.end()
+        read.end(RuntimeError("too late"))
+        assert says(read) == (True, True, False) and read.take() == [delta]
+        assert says(read) == (True, True, True) and read.take() == []
+        await closed.aclose()
+        closed.receive(delta)
+        assert says(closed) == (True, True, True) and closed.take() == []
+        failed.end(RuntimeError("of the engine"))
+        assert await anext(failed) == delta and says(failed) == (True, True, False)
+        for reading in (failed.complete(), anext(failed), asyncio.to_thread(failed.take)):
+            with pytest.raises(RuntimeError, match="of the engine"):
+                await reading
+        await read.aclose()
+        await failed.aclose()
+        assert aborted == [closed]
+        for stream in (read, closed):
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+
+    asyncio.run(walk())
 
 
 def test_a_closed_stream_leaves_the_next_owner_of_its_id_alone() -> None:

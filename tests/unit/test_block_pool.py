@@ -1,11 +1,13 @@
 """BlockPool and PrefixIndex: owners of blocks, the order of eviction, and reasons of misses."""
 
-from pellucid.scheduling.block import Block, BlockKey
+from dataclasses import replace
+
+from pellucid.scheduling.block import NO_SALT, Block, BlockKey
 from pellucid.scheduling.block_pool import BlockPool
 
 
 def key(*token_ids: int, index: int = 0, parent: bytes = b"") -> BlockKey:
-    return BlockKey(parent + bytes(token_ids), parent, index, token_ids)
+    return BlockKey(parent + bytes(token_ids), parent, index, token_ids, 0, "", NO_SALT)
 
 
 def sealed(pool: BlockPool, *keys: BlockKey) -> list[Block]:
@@ -44,8 +46,13 @@ def test_what_was_never_taken_comes_between_both() -> None:
 
 
 def test_a_block_that_was_never_taken_is_empty() -> None:
-    block = BlockPool(3).block(2)
-    assert (block.block_id, block.ref_count, block.key) == (2, 0, None)
+    pool = BlockPool(3)
+    (taken,) = pool.allocate(1)
+    blocks = [pool.block(block_id) for block_id in range(3)]
+    assert [(block.block_id, block.ref_count, block.key) for block in blocks] == [
+        *((0, 1, None), (1, 0, None), (2, 0, None))
+    ]
+    assert blocks[0] is taken
 
 
 def test_a_released_block_is_found_until_it_is_taken() -> None:
@@ -61,7 +68,7 @@ def test_a_released_block_is_found_until_it_is_taken() -> None:
 def test_a_hit_is_checked_by_its_tokens() -> None:
     pool = BlockPool(1)
     sealed(pool, key(1, 2))
-    same_hash = BlockKey(key(1, 2).block_hash, b"", 0, (1, 3))
+    same_hash = replace(key(1, 2), token_ids=(1, 3))
     assert pool.index.find(same_hash) is None
 
 
@@ -106,3 +113,24 @@ def test_when_all_are_unsealed_nothing_is_found() -> None:
     assert pool.index.find(key(1)) is None and pool.index.find(key(2)) is None
     pool.release([used])
     pool.check_integrity()
+
+
+def test_what_was_evicted_is_remembered_for_four_blocks_of_each_of_the_pool() -> None:
+    pool = BlockPool(1)
+    (block,) = pool.allocate(1)
+    for token_id in range(1, 6):
+        assert pool.seal(block, key(token_id), "a")
+        pool.unseal(block)
+    misses = [pool.index.explain_miss(key(token_id), 0) for token_id in (1, 2, 5)]
+    assert [(miss.reason.value, miss.num_evicted_since) for miss in misses] == [
+        *(("never_seen", None), ("evicted", 3), ("evicted", 0))
+    ]
+    pool.check_integrity()
+
+
+def test_a_text_that_differs_is_compared_with_the_32_latest_alike() -> None:
+    pool, others = BlockPool(33), [key(1, 2, 3, 99), *(key(1, 2, n, 0) for n in range(4, 36))]
+    sealed(pool, *others)
+    assert pool.index.explain_miss(key(1, 2, 3, 98), 0).differs_at_token == 2
+    pool.unseal(pool.block(1))
+    assert pool.index.explain_miss(key(1, 2, 3, 98), 0).differs_at_token == 3

@@ -14,10 +14,11 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
 from pellucid.loading.parameters import Progress
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import EventRecord, Level, Load
+from pellucid.observing.events import EventRecord, Level, Load, to_us
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.request import Taken
 from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
+from support.ticking_clock import TICK, TickingClock
 
 
 def run(engine: LLMEngine) -> list[CompletionDelta]:
@@ -397,6 +398,7 @@ def test_an_engine_from_its_configuration(monkeypatch: pytest.MonkeyPatch) -> No
             raise ValueError("no draft model")
         return replace(model, name="draft")
 
+    monkeypatch.setattr("time.monotonic", TickingClock())
     monkeypatch.setattr(llm_engine, "load_model", load)
     monkeypatch.setattr(llm_engine, "load_draft_model", load_draft)
     bus, records = EventBus(), list[EventRecord]()
@@ -404,7 +406,7 @@ def test_an_engine_from_its_configuration(monkeypatch: pytest.MonkeyPatch) -> No
     config = EngineConfig(speculation="draft")
     engine = LLMEngine.from_config(config, lambda *progress: told.append(progress), bus)
     assert told == [(1, 2), (3, 4)]
-    assert records[0].event == Load("read", "bundled", 1, 2, records[0].event.dur_us)
+    assert records[0].event == Load("read", "bundled", 1, 2, to_us(TICK))
     assert engine.events is bus and engine.plan.draft_cache is not None
     with pytest.raises(ValueError, match="no draft model"):
         LLMEngine.from_config(EngineConfig(), lambda *progress: None)

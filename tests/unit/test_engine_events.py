@@ -241,6 +241,17 @@ def test_stat_has_the_times_of_tokens_and_the_cost_of_events() -> None:
     assert {stat.itl_us for stat in stats} == {Percentiles(100_000, 100_000, 100_000)}
 
     engine = fake_engine()
+    records = listen(engine, Level.STAT)
+    engine.add_request([1] * 10, SamplingParams(max_tokens=101, ignore_eos=True))
+    for number in range(101):
+        engine.step()
+        engine.clock.now += number / 16384
+        engine.events.spend(1.0)  # more than there is
+    (stat,) = of_type(records, Stat)
+    assert stat.itl_us == Percentiles(*(round(n / 16384 * 1e6) for n in (49, 94, 98)))
+    assert stat.obs_frac == 1.0
+
+    engine = fake_engine()
     engine.events.subscribe(
         lambda record: setattr(engine.clock, "now", engine.clock.now + 0.3), Level.TOKEN
     )

@@ -290,7 +290,7 @@ def test_a_plan_that_is_no_longer_true_is_refused() -> None:
     compute(manager, first, 12)
     plan = manager.plan_admission(request)
     compute(manager, first, 16)
-    with pytest.raises(BrokenPlanError, match="changed owners"):
+    with pytest.raises(BrokenPlanError, match="index has changed"):
         manager.hold(plan)
     assert manager.num_blocks(request) == 0
     end(manager, first, request)

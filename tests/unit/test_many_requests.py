@@ -146,5 +146,4 @@ def test_nothing_is_kept_about_requests_that_have_ended(speculation: str) -> Non
     while engine.has_unfinished_requests:
         engine.step()
     engine.step()  # tells execution who has ended
-    assert engine.scheduler.kv_cache_manager.block_pool.version > 50
     assert names_in(engine, names) <= {"DraftPolicy"}  # how good drafts were, of some requests

@@ -19,7 +19,7 @@ from pellucid.execution.block_directory import BlockDirectory
 from pellucid.execution.block_file import BlockFileFormat, DamagedBlockError, ForeignBlockError
 from pellucid.execution.fetch_policy import FetchPolicy
 from pellucid.execution.prefix_store import PrefixStore, PrefixStoreCounts
-from pellucid.scheduling.block import BlockKey
+from pellucid.scheduling.block import NO_SALT, BlockKey
 from pellucid.scheduling.block_ops import KeyToRead, PrefixToRead, Read, SnapshotKey
 
 BLOCK_SIZE, BLOCK_BYTES = 16, 1000
@@ -37,7 +37,7 @@ def token_ids(number: int) -> tuple[int, ...]:
 
 
 def key(number: int) -> BlockKey:
-    return BlockKey(block_hash(number), b"", 0, token_ids(number))
+    return BlockKey(block_hash(number), b"", 0, token_ids(number), 0, "", NO_SALT)
 
 
 def read(read_id: int, *numbers: int) -> Read:

@@ -11,7 +11,15 @@ from pellucid.observing.events import (
 )
 from pellucid.scheduling.request import FinishReason
 from pellucid.scheduling.scheduler import Scheduler
-from support.scheduling import END, make_request, make_scheduler, make_siblings, run, step
+from support.scheduling import (
+    END,
+    make_request,
+    make_scheduler,
+    make_siblings,
+    run,
+    step,
+    update,
+)
 
 
 def watched(level: Level = Level.STEP, **knobs: object) -> tuple[Scheduler, list[Event]]:
@@ -139,10 +147,12 @@ def test_blocks_are_not_told_to_those_who_did_not_ask() -> None:
 def test_who_comes_late_hears_from_then_on() -> None:
     bus, events = EventBus(), []
     scheduler = make_scheduler(events=bus)
-    scheduler.add_request(make_request("a", 6, max_tokens=3))
+    scheduler.add_request(make_request("a", 6, max_tokens=4))
     step(scheduler)
+    output = scheduler.schedule(0.0)
     unsubscribe = bus.subscribe(lambda record: events.append(record.event), Level.STEP)
-    step(scheduler)
+    update(scheduler, output, {"a": [50]}, 1.0)  # no `stat` of a part of a step
+    step(scheduler, 1.0)
     unsubscribe()
     run(scheduler)
     assert [event.ev for event in events] == ["req.state", "kv"]

@@ -29,7 +29,7 @@ _PYTHON = _BOTH | {
     r"\breturn (?!False$|None$)(.+)$": ("None",),
     r"\bif (.+?)(?=:$| else |[\])}]*,?$)": ("True", "False"),
     r"\bwhile (.+):$": ("False",),
-    r"(?<=[(, ])(\w+=(?![= ])[^,()]*(?:\([^()]*\))?,?)(?=$|[ )])": ("",),
+    r"(?<=[(, ])((?!strict=)\w+=(?![= ])[^,()]*(?:\([^()]*\))?,?)(?=$|[ )])": ("",),
     # Not the first value of a name: without it, nothing runs.
     r"^ +((?:self\.[\w.]+|[\w.]+\[.*\]) = .*|[\w.]+(?:\[.*\])? [-+*/|&]{1,2}= .*)$": ("pass",),
     r"^ +((?:await )?[\w.]+\(.*\)|raise\b.*|del .*|continue|break)$": ("pass",),

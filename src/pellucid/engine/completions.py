@@ -1,5 +1,6 @@
 """The unfinished completions: the tokens that each step adds to them, and how they end."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from pellucid.engine.completion import Completion, delta_of, error_message, logprobs_at
@@ -227,7 +228,9 @@ def _keep_best(output: RequestOutput, n: int) -> list[CompletionDelta]:
     return [delta_of(output, completion, completion.text) for completion in output.outputs]
 
 
-def _badness(completion: CompletionOutput) -> tuple[bool, float]:
+def _badness(completion: CompletionOutput) -> float:
     """Sorts completions as `SamplingParams.best_of` says."""
-    failed = completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids
-    return failed, -(completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))
+    if completion.finish_reason == FinishReason.ERROR.value or not completion.token_ids:
+        return math.inf
+    assert completion.cumulative_logprob is not None  # it is needed here
+    return -completion.cumulative_logprob / len(completion.token_ids)

@@ -190,9 +190,7 @@ class EngineThread:
                 if self.engine.has_unfinished_requests:
                     deltas = self.engine.step()
                     self.last_step_time = self.engine.clock()
-                    with self._lock:
-                        if self._num_added:
-                            self.progress_time = time.monotonic()
+                    self.progress_time = time.monotonic()
                     self._deliver(deltas)
             self.engine.close()
         except BaseException as error:  # panics of Rust and SystemExit are no Exceptions

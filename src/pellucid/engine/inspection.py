@@ -335,7 +335,7 @@ class Inspector:
             finally:
                 self._runner.follow(SchedulerOutput(ended=(request.request_id,)))
             cost = _cost(scheduled, time.perf_counter() - begin)
-            logits = np.array(computed.rows[len(computed.rows) - 1])
+            logits = np.array(computed.rows[0])
             drawn, row = computed.drawn.get((request.request_id, 0)), RequestState(started).row()
             if drawn is None:
                 with suppress(ValueError):  # parameters or logits leave no token

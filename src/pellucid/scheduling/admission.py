@@ -112,7 +112,7 @@ class Admission:
         """`KVCacheManager.hold`."""
         prefix, num_tokens = plan.prefix, plan.prefix.num_tokens
         if prefix.version != self._finder.version:
-            raise BrokenPlanError("blocks have changed owners since the admission was planned")
+            raise BrokenPlanError("the prefix index has changed since the admission was planned")
         if tables.ends_within_a_block:
             return num_tokens
         for table, blocks in zip(tables.by_group, prefix.sealed, strict=True):

@@ -45,9 +45,9 @@ class BlockKey:
     parent_hash: bytes
     index: int
     token_ids: tuple[int, ...]
-    group: int = 0
-    caller: str = field(default="", compare=False)
-    salt: CacheSalt = field(default=NO_SALT, compare=False)
+    group: int
+    caller: str = field(compare=False)
+    salt: CacheSalt = field(compare=False)
 
 
 @dataclass(eq=False, slots=True)

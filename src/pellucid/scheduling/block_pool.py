@@ -20,14 +20,14 @@ class BlockPool:
     Attributes:
         index: the prefix index of the sealed blocks.
         log: records what happens to blocks.
-        version: changes whenever owners or the index change.
+        version: another object whenever blocks were given back or the index has changed.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.index = PrefixIndex(num_blocks)
         self.log = OpLog[BlockOpRow]()
-        self.version = 0
+        self.version = object()
         self._blocks: list[Block] = []  # by id; those behind them were never taken
         # `allocate` takes the latest of these, which were released without a key,
         self._empty: dict[int, Block] = {}
@@ -54,7 +54,6 @@ class BlockPool:
     def allocate(self, num_blocks: int) -> list[Block]:
         """Takes free blocks, least recently used first, and removes them from the index."""
         assert num_blocks <= self.num_free_blocks
-        self.version += 1
         taken = [self._take() for _ in range(num_blocks)]
         for block in taken:
             if block.key is not None:
@@ -64,7 +63,6 @@ class BlockPool:
 
     def share(self, block: Block) -> None:
         """Adds an owner to a block."""
-        self.version += 1
         if block.ref_count == 0:
             del (self._kept if block.block_id in self._kept else self._empty)[block.block_id]
             self._num_free_sealed -= block.key is not None
@@ -75,7 +73,7 @@ class BlockPool:
 
         `allocate` takes free blocks that are not in the index first.
         """
-        self.version += 1
+        self.version = object()
         for block in blocks:
             assert block.ref_count > 0
             block.ref_count -= 1
@@ -102,7 +100,7 @@ class BlockPool:
         assert block.ref_count > 0
         if key in self.index:
             return False
-        self.version += 1
+        self.version = object()
         block.key = key
         block.sealed_by = request_id
         self.index.add(key, block)
@@ -113,7 +111,7 @@ class BlockPool:
     def unseal(self, block: Block) -> None:
         """Removes a block from the index, because its contents will change."""
         if block.key is not None:
-            self.version += 1
+            self.version = object()
             self.index.remove(block.key)
             self._num_free_sealed -= block.ref_count == 0
             block.key = None

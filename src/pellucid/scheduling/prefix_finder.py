@@ -63,7 +63,7 @@ class FoundPrefix(NamedTuple):
     sealed: Sequence[Sequence[Sealed]]
     restored: Extension | None
     diverges_at: int
-    version: int
+    version: tuple[object, ...]
 
 
 class BlocksToRead(NamedTuple):
@@ -106,10 +106,10 @@ class PrefixFinder:
         self._found: dict[str, FoundPrefix] = {}  # by request_id
 
     @property
-    def version(self) -> int:
+    def version(self) -> tuple[object, ...]:
         """Changes whenever blocks or snapshots come or go."""
         states = self._states
-        return self._pool.version if states is None else self._pool.version + states.pool.version
+        return self._pool.version, None if states is None else states.pool.version
 
     def num_matchable_blocks(self, request: Request) -> int:
         """Full blocks of a request that do not hold its last token."""

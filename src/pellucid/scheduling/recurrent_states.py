@@ -114,7 +114,6 @@ class RecurrentStates:
 
     def fork(self, parent: Request, child: Request) -> bool:
         """Gives a child without states a copy of the parent's. Returns False if no slot is free."""
-        self._states[child.request_id] = RequestStates()
         return self._slots.copy(parent, child)
 
     def reassign(self, requests: Sequence[Request], parents: Sequence[int]) -> list[int]:

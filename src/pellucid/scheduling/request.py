@@ -114,7 +114,7 @@ class Request:
     # ----
     status: RequestStatus = RequestStatus.WAITING
     # Never changes: which request of a caller comes first, and is preempted last.
-    queue_key: Key = (0.0, 0)
+    queue_key: Key = field(init=False)
     output_token_ids: list[int] = field(default_factory=list)
     draft_token_ids: tuple[int, ...] = ()  # guesses of the next step's tokens
     num_computed_tokens: int = 0

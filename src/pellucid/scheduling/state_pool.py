@@ -22,7 +22,7 @@ class StatePool:
 
     Attributes:
         log: records what happens to snapshots.
-        version: changes whenever a snapshot comes or goes.
+        version: another object whenever a snapshot has come or gone.
     """
 
     def __init__(self, num_slots: int, num_snapshots: int = 0, num_spares: int = 0) -> None:
@@ -30,7 +30,7 @@ class StatePool:
         self.num_snapshots = num_snapshots
         self.num_spares = num_spares
         self.log = OpLog[StateOpRow]()
-        self.version = 0
+        self.version = object()
         self._first_snapshot = num_slots + num_spares
         self._free = list(range(self._first_snapshot))[::-1]
         self._num_taken_spares = 0
@@ -119,7 +119,7 @@ class StatePool:
             self.drop(next(iter(self._snapshots)))
         if of_output:
             self._of_outputs.add(block_hash)
-        self.version += 1
+        self.version = object()
         slot = self._snapshots[block_hash] = self._free_snapshots.pop()
         if self.log.active:
             self.log.add(("T", slot, request_id, num_tokens))
@@ -138,7 +138,7 @@ class StatePool:
         """Forgets a snapshot, if it is still there."""
         self._of_outputs.discard(block_hash)
         if (slot := self._snapshots.pop(block_hash, None)) is not None:
-            self.version += 1
+            self.version = object()
             self._free_snapshots.append(slot)
             if self.log.active:
                 self.log.add(("E", slot, None, None))
