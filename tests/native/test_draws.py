@@ -21,9 +21,11 @@ from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS,
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow
 from pellucid.execution.sampling_order import PARAMETERS
+from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.scheduler_output import ScheduledRequest
+from pellucid.observing.events import Level
 from support.bundled import bundled_engine
 from support.draw_cases import defined, make_request, random_logits, random_params
 
@@ -256,6 +258,47 @@ def test_an_engine_draws_what_the_sampler_would(
         always = property(lambda draws: False, lambda draws, value: None)
         monkeypatch.setattr(RequestDraws, "are_complete", always, raising=False)
     assert texts[0] == texts[1]
+
+
+def test_watched_tokens_are_observed_by_summaries_of_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each token once, no row behind a wrong draft, and no row by the sampler. Beams are neither drawn nor observed."""
+    engine = bundled_engine(speculation="ngram")
+    engine.events.subscribe(lambda record: None, Level.TOKEN)
+    decoder, asked = engine.model_runner.decoder, []
+    summarize = decoder.summarize_rows
+    monkeypatch.setattr(
+        decoder, "summarize_rows", lambda rows, own: asked.extend(own) or summarize(rows, own)
+    )
+    monkeypatch.setattr(Sampler, "observe", None)
+    prompt, params = 3 * "once upon a time ", SamplingParams(max_tokens=20, top_k=9, seed=2)
+    output = engine.add_request(prompt, params)
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert engine.speculation.num_drafts > engine.speculation.num_right
+    assert len(asked) == len(output.outputs[0].token_ids)
+    engine.add_request(prompt, BeamSearchParams(beam_width=3, max_tokens=2))
+    engine.step()
+    assert engine.model_runner._states and not engine.model_runner._draws
+
+
+@pytest.mark.parametrize("params", [{}, GREEDY], ids=str)
+def test_a_token_of_logits_that_are_no_numbers_is_an_error(
+    params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bundled_engine()
+    step = engine.model_runner.decoder.step
+
+    def poisoned(*args: Any) -> Any:
+        logits = step(*args)
+        logits.rows[0, [*logits.largest, *logits.drawn]] = np.nan
+        return logits
+
+    monkeypatch.setattr(engine.model_runner.decoder, "step", poisoned)
+    output = engine.add_request("Once", SamplingParams(max_tokens=2, **params))
+    engine.step()
+    assert "define no distribution" in str(output.outputs[0].stop_reason)
 
 
 # -- parameters that are not drawn natively --------------------------------------------------------

@@ -47,7 +47,7 @@ def by_definition(logits: np.ndarray, row: SamplingRow, token_id: int) -> TokenO
 
 
 def row_of(params: dict[str, float]) -> SamplingRow:
-    return SamplingRow(SamplingParams(**params), [1, 2, 3], [4, 5], seed=7)
+    return SamplingRow(SamplingParams(**params), [1, 2, 3], [4, 5], seed=7, stream=0)
 
 
 def assert_alike(found: TokenObservation, expected: TokenObservation) -> None:

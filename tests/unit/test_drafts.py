@@ -233,7 +233,7 @@ def test_the_probabilities_of_drafts_are_those_of_the_draws() -> None:
         num_before = each.pos - 20
         for number, (draft, probability) in enumerate(zip(each.draft, each.p_target, strict=True)):
             before = [*token_ids[:num_before], *each.draft[:number]]
-            row = SamplingRow(params, [3] * 20, before, 4)
+            row = SamplingRow(params, [3] * 20, before, 4, 0)
             distribution = sampler.distribution(fake_logits([*[3] * 20, *before]), row)
             assert probability == pytest.approx(np.exp(distribution.logprob(draft)))
             if number < each.n_right:

@@ -42,6 +42,7 @@ def make_row(
         prompt_token_ids=prompt,
         output_token_ids=output,
         seed=seed,
+        stream=0,
         stop_token_ids=frozenset(stop_token_ids),
         bad_words_token_ids=bad_words,
     )
@@ -129,6 +130,7 @@ def test_temperatures_near_zero_become_greedy(temperature: float) -> None:
     for logits, expected in ((HALVES, {3: 1.0}), (np.array([1.0, 2.0, 2.0]), {1: 0.5, 2: 0.5})):
         final = distribution(logits, make_row(temperature=temperature))
         assert {token_id: p for token_id, p in final.items() if p > 0} == expected
+        assert temperature > 5e-324 or final == expected  # what is -inf by now is no candidate
 
 
 def test_a_huge_temperature_becomes_uniform() -> None:

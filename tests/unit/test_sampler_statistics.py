@@ -73,6 +73,7 @@ def make_row(params: SamplingParams, seed: int, num_prompt_tokens: int) -> Sampl
         prompt_token_ids=(3,) * num_prompt_tokens,
         output_token_ids=OUTPUT,
         seed=seed,
+        stream=0,
         stop_token_ids=frozenset({4, 8}),
         bad_words_token_ids=((0,), (1, 5, 2), (7, 9)) if params.bad_words else (),
     )

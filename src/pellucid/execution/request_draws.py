@@ -13,12 +13,12 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.scheduler_output import StartedRequest
 
 _BITS = 32
-# What the native draw knows of `PARAMETERS`, and what the draws and the stages of others look at.
+# What the native draw knows (csrc/draw.cpp) of `PARAMETERS`, and what the draws and the stages of others look at.
 DRAWN_PARAMETERS = frozenset(
     (
-        *(each.name for each in PARAMETERS if each.is_native),
         *(each.name for each in PARAMETERS if each.name in DrawSettings.__annotations__),
-        *("thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
+        *("structured_outputs", "allowed_token_ids", "bad_words", "logit_bias", "temperature"),
+        *("min_tokens", "thinking_token_budget", "seed", "stop_token_ids", "ignore_eos"),
     )
 )
 # Those that do not decide which token comes next.
@@ -154,7 +154,8 @@ def _settings(request: StartedRequest) -> DrawSettings:
         stream=request.stream,
         sharpness=0.0 if params.temperature == 0 else sharpness(params.temperature),
     )
-    place = SamplingRow(params, request.prompt_token_ids, request.output_token_ids, request.seed)
+    texts = request.prompt_token_ids, request.output_token_ids
+    place = SamplingRow(params, *texts, request.seed, request.stream)
     numbers = {  # settings that have the names of their parameters
         parameter.name: getattr(params, parameter.name)
         for parameter in PARAMETERS

@@ -151,7 +151,7 @@ class SamplingRow(NamedTuple):
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
     seed: int
-    stream: int = 0
+    stream: int
     stop_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: TokenGrammar | None = None
@@ -192,7 +192,7 @@ class SamplingRow(NamedTuple):
     def bad_word_ends(self) -> set[int]:
         """The tokens that would complete a bad word."""
         words = self.bad_words_token_ids
-        return completions(words, self.last_token_ids(max(map(len, words)) - 1))
+        return completions(words, self.last_token_ids(max(map(len, words))))
 
 
 @dataclass(frozen=True)
@@ -210,31 +210,22 @@ class Parameter(NamedTuple):
         name: of the parameter, and of its stage.
         is_set: whether a row asks for the stage.
         apply: what the stage leaves of a row's candidates.
-        is_native: whether the native draw knows it (csrc/draw.cpp); else the sampler draws. A parameter whose name is
-            a key of `DrawSettings` is native without saying so.
     """
 
     name: str
     is_set: Callable[[SamplingRow], bool]
     apply: Callable[[Candidates, SamplingRow], Candidates]
-    is_native: bool = False
 
     def stage(self, row: SamplingRow) -> Stage:
         return Stage(self.name, lambda candidates: self.apply(candidates, row))
 
 
-def _number(
-    name: str,
-    stage: Callable[[Candidates, float], Candidates],
-    off: float,
-    is_native: bool = False,
-) -> Parameter:
+def _number(name: str, stage: Callable[[Candidates, float], Candidates], off: float) -> Parameter:
     """A parameter whose stage needs its value alone, and is left out where this is `off`."""
     return Parameter(
         name,
         lambda row: bool(getattr(row.params, name) != off),
         lambda candidates, row: stage(candidates, getattr(row.params, name)),
-        is_native,
     )
 
 
@@ -246,31 +237,26 @@ PARAMETERS = (
         "structured_outputs",
         lambda row: row.grammar is not None,
         lambda candidates, row: allow_bits(candidates, row.mask),
-        is_native=True,
     ),
     Parameter(
         "allowed_token_ids",
         lambda row: row.params.allowed_token_ids is not None,
         lambda candidates, row: allow(candidates, row.params.allowed_token_ids or ()),
-        is_native=True,
     ),
     Parameter(
         "bad_words",
         lambda row: bool(row.bad_words_token_ids),
         lambda candidates, row: forbid(candidates, row.bad_word_ends),
-        is_native=True,
     ),
     Parameter(
         "min_tokens",
         lambda row: len(row.output_token_ids) < row.params.min_tokens and bool(row.stop_token_ids),
         lambda candidates, row: forbid(candidates, row.stop_token_ids),
-        is_native=True,
     ),
     Parameter(
         "logit_bias",
         lambda row: bool(row.params.logit_bias),
         lambda candidates, row: add(candidates, dict(row.params.logit_bias)),
-        is_native=True,
     ),
     Parameter(
         "repetition_penalty",
@@ -295,7 +281,7 @@ PARAMETERS = (
             candidates, row.output_token_ids, row.params.frequency_penalty
         ),
     ),
-    _number("temperature", scale, off=1, is_native=True),
+    _number("temperature", scale, off=1),
     Parameter(
         "top_k",
         lambda row: row.params.top_k > 0,
