@@ -1,5 +1,6 @@
 """A compiled decoder computes the same bits as its ops one by one, in steps of any size."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 from pellucid.backends.cpu.backend import CpuBackend
+from pellucid.backends.cpu.kv_cache import TracedKVCache
 from pellucid.backends.cpu.ranks import planned_ranks
+from pellucid.backends.cpu.tracing import Trace, place, symbolic_batch
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.facts.kv_groups import kv_groups
@@ -115,7 +118,7 @@ def test_layers_share_memory(checkpoint):
 
 
 def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
-    """Row ops run on, residuals are added where products are written: no stage of their own."""
+    """Row ops run on, residuals are added where products are written: no stage of their own, and no memory."""
     backend = CpuBackend()
     layer = [
         "rms_norm + prepare",
@@ -135,6 +138,11 @@ def test_what_runs_between_two_meetings_of_the_threads(tmp_path):
     expected[0] = "embed + " + expected[0]
     expected[2] = "rotations + " + expected[2]
     assert backend.compile(decoder, config)._program.stage_names == expected
+    trace = Trace()
+    logits = decoder.forward(symbolic_batch(trace), TracedKVCache(config))
+    placed = place(trace.instructions, logits.operand.value)
+    own = {placed.resolve(each.output).value for each in placed.instructions if each.output}
+    assert Counter(value.width for value in own) == {16: 1, 64: 11, 128: 3, 192: 3, 320: 1}
     capped = backend.compile(*load_decoder(write_checkpoint(tmp_path, "gemma2"), backend))
     assert capped._program.stage_names[-4:] == ["linear", "softcap", "largest", "draw"]
 

@@ -24,8 +24,8 @@ from pellucid.execution.sampling_order import PARAMETERS
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
-from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.observing.events import Level
+from pellucid.scheduling.scheduler_output import ScheduledRequest
 from support.bundled import bundled_engine
 from support.draw_cases import defined, make_request, random_logits, random_params
 

@@ -100,14 +100,15 @@ def test_matrices_of_blocks_are_those_of_their_arrays(block_type, tmp_path):
     backend.weights.expect(1 << 26)
     x = np.random.default_rng(2).standard_normal((2, whole.num_inputs), np.float32)
     matrices = [whole, whole.rows(order).rows(slice(3, None)), join_matrices([whole, second])]
-    handles = [backend.weights.matrix(matrix) for matrix in matrices]
+    biases = [np.arange(matrix.shape[0], dtype=np.float32) for matrix in matrices]
+    handles = [backend.weights.matrix(*each) for each in zip(matrices, biases, strict=True)]
     assert backend.weights.waiting_bytes == 2 * rows.nbytes  # all rows of the file, but no array
     backend.weights.finish()
     assert whole.is_finite
-    for matrix, handle in zip(matrices, handles, strict=True):
+    for matrix, bias, handle in zip(matrices, biases, handles, strict=True):
         arrays = matrix.unpacked()
         assert arrays.shape == matrix.shape
-        expected = backend.ops.linear(x, backend.weights.matrix(arrays))
+        expected = backend.ops.linear(x, backend.weights.matrix(arrays, bias))
         np.testing.assert_array_equal(backend.ops.linear(x, handle), expected)
     np.testing.assert_array_equal(
         matrices[1].dequantize(), matrix_from_blocks(rows[order[3:]], block_type).dequantize()

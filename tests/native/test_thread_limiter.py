@@ -154,17 +154,20 @@ def test_the_time_of_other_programs_is_read_from_the_system(
     )
     ticks = 100 + 20 + 3 + 4 + 10 + 200 + 7 * niceness
     assert free_cores._busy_seconds({0, 2}) == ticks / os.sysconf("SC_CLK_TCK")
+    assert FreeCores.of_this_process()() == len(os.sched_getaffinity(0))  # nobody was busy since
 
 
 def test_only_a_number_of_threads_that_nobody_asked_for_is_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FreeCores, "__call__", lambda self: 0.0)
-    for num_threads in (None, 2):
-        backend = make_backend(EngineConfig(backend="cpu", num_threads=num_threads))
-        before = backend.pool.num_threads
+    asked, found = (
+        make_backend(EngineConfig(backend="cpu", num_threads=num)) for num in (2, None)
+    )
+    for backend, num_threads in ((asked, 2), (found, 1), (CpuBackend(2), 2)):
         backend._limiter.update()
-        assert backend.thread_use.num_threads == (before if num_threads else 1)
+        assert backend.thread_use.num_threads == num_threads
+    assert CpuBackend().thread_use == (1, 1)
 
 
 def test_every_step_may_change_the_number_of_threads(

@@ -145,7 +145,7 @@ class CpuKVCache:
         ]
         before = sum(
             each.num_layers * size
-            for each, size in zip(self._groups[: handle.group], sizes, strict=False)
+            for each, size in zip(self._groups[: handle.group], sizes[: handle.group], strict=True)
         )
         size = sizes[handle.group]
         first = OPEN_GROUPS * (before + handle.index * size) + group % OPEN_GROUPS * size

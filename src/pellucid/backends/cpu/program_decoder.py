@@ -1,5 +1,6 @@
 """A decoder whose forward is a native program."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -124,15 +125,14 @@ class ProgramDecoder(CompiledDecoder):
 
     @property
     def step_weights(self) -> StepWeights:
-        bytes_by_arithmetic: dict[Arithmetic, int] = {}
+        bytes_by_arithmetic = Counter[Arithmetic]()
         for weight in (*self._layer_weights, *self._head_weights, *self._experts):
-            arithmetic = self._arithmetic(weight.format)
-            counted = bytes_by_arithmetic.get(arithmetic, 0)
-            bytes_by_arithmetic[arithmetic] = counted + weight.num_bytes
+            bytes_by_arithmetic[self._arithmetic(weight.format)] += weight.num_bytes
+        [(arithmetic, _)] = bytes_by_arithmetic.most_common(1)
         return StepWeights(
             sum(weight.num_bytes for weight in self._layer_weights),
             sum(weight.num_bytes for weight in self._head_weights),
-            max(bytes_by_arithmetic, key=lambda arithmetic: bytes_by_arithmetic[arithmetic]),
+            arithmetic,
             sum(weight.num_bytes for weight in self._experts),
         )
 

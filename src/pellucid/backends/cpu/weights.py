@@ -111,7 +111,7 @@ class CpuWeights(Weights):
 
     def finish(self) -> None:
         """Packs all waiting matrices."""
-        while self.read() > 0:
+        while self.read():
             pass
         self._memory = self._packer = None  # the matrices keep their memory
 
