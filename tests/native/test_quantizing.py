@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
+from pellucid.backends.numpy.backend import NumpyBackend
 from pellucid.backends.quantization.formats import FORMATS
 from pellucid.backends.quantization.weights import quantize_matrix
 
@@ -41,6 +42,13 @@ def test_same_bits_as_the_definition(name, backend, dtype, shape, seed):
     assert actual.keys() == expected.keys()
     for part, array in expected.items():
         assert actual[part].tobytes() == array.tobytes(), part
+
+
+def test_scales_whose_inverse_is_too_large_count_as_zero():
+    weights = np.float32(2.0) ** np.float32([[-127], [-126], [-125], [-124]]) * 127
+    for backend in (BACKENDS["portable", 1], NumpyBackend()):
+        found = backend.weights.quantize(weights, FORMATS["int8-channel"])
+        assert found.codes.tolist() == [[0], [0], [0], [127]]
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "int4-zp"])

@@ -161,9 +161,7 @@ def test_only_a_number_of_threads_that_nobody_asked_for_is_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FreeCores, "__call__", lambda self: 0.0)
-    asked, found = (
-        make_backend(EngineConfig(backend="cpu", num_threads=num)) for num in (2, None)
-    )
+    asked, found = (make_backend(EngineConfig(backend="cpu", num_threads=num)) for num in (2, None))
     for backend, num_threads in ((asked, 2), (found, 1), (CpuBackend(2), 2)):
         backend._limiter.update()
         assert backend.thread_use.num_threads == num_threads

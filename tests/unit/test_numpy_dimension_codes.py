@@ -53,6 +53,8 @@ def test_keys_that_do_not_differ_come_back_exactly() -> None:
     x = np.broadcast_to(normal(3, 1, 2, 40), (3, 32, 2, 40)).copy()
     x[:, ::2] += np.float32(2.0**-110) * (x[:, ::2] == 0)
     assert (restored(x) == x).all()
+    x[:] = np.linspace(0, 2.0**-100, 32, dtype=np.float32)[:, None, None]  # just enough to differ
+    assert (restored(x)[:, 0] == 0).all() and (restored(x)[:, -1] > 0).all()
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
@@ -70,6 +72,9 @@ def test_slots_of_blocks_have_the_factors_of_their_group() -> None:
     rows.write(np.r_[64:96, 0:32], x.reshape(64, 2, 40))
     assert (rows.read(np.r_[0:32]) == restored(x)[1]).all()
     assert (rows.read(np.array([70, 3])) == [restored(x)[0, 6], restored(x)[1, 3]]).all()
+    # What a block held before may be anything.
+    rows.codes[:], rows.factors[:, 0], rows.factors[:, 1] = 0xF0, 3e38, -np.inf
+    assert np.isnan(rows.read(np.array([5]))[..., 1::2]).all()
     with pytest.raises(ValueError, match="block_size=48: must be a multiple of 32"):
         DimensionCodes.zeros(KEYS, 48, 2, 40)
 

@@ -1,8 +1,11 @@
 """The integer formats of the KV cache, compared with their definition."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
+from pellucid.backends.numpy.dimension_codes import quantize_groups
 from pellucid.backends.numpy.kv_codes import (
     EXTREME_CODES,
     ROTATE_BACK,
@@ -94,12 +97,23 @@ def test_four_bits_keep_the_scale_with_the_smallest_error() -> None:
     assert kept.sum() < 0.95 * tried[0].sum()
 
 
+def test_stored_numbers_keep_their_bits() -> None:
+    """On every machine and in every version: blocks on disk are read by others."""
+    x = np.random.default_rng(1).integers(-999, 1000, (40, 3, 40)).astype(np.float32)
+    x = np.ldexp(x, 3 * np.arange(-20, 20)[:, None, None])
+    parts = [*(quantize_rows(x, each) for each in FORMATS), quantize_groups(x[None, :32], 64)]
+    bits = b"".join(array.tobytes() for arrays in parts for array in arrays)
+    assert hashlib.sha256(bits).hexdigest().startswith("e0bcf66372d0f112")
+
+
 @names
 def test_small_numbers_are_zero_and_others_not(stored_as: NumberFormat) -> None:
     x = np.zeros((3, 1, 32), np.float32)
     x[1, 0, 3], x[2, 0, 3] = 2.0**-101, 2.0**-96
     assert (stored(x, stored_as)[:2] == 0).all()
     assert stored(x, stored_as)[2, 0, 3] == pytest.approx(x[2, 0, 3], rel=2**-7)
+    x[2, 0, 3] = 2.0**-100
+    assert (stored(x, stored_as)[2, 0, 3] > 0) == (not stored_as.is_rotated)
 
 
 @names

@@ -175,6 +175,7 @@ EXACT_ACTIVATIONS = {
 def test_activate(backend, activation):
     x = np.linspace(-6, 6, 243).reshape(3, -1).astype(backend.ops.dtype)
     expected = np.vectorize(EXACT_ACTIVATIONS[activation])(x.astype(np.float64))
+    assert backend.ops.activate(x, activation).dtype == backend.ops.dtype
     assert_close(
         backend.ops.activate(x, activation), expected, 8 * eps(backend) * np.maximum(np.abs(x), 1)
     )

@@ -159,19 +159,15 @@ def _rounded(x: Floats, scale: Floats, bits: int) -> Floats:
 
 def _best_scale(x: Floats, extreme: Floats) -> Floats:
     """Of groups x [..., 32]: [..., 1]."""
-    best = error = None
+    best, error = away_from_zero(extreme / np.float32(-EXTREME_CODES[0])), np.float32(np.inf)
     for code in EXTREME_CODES:
         scale = away_from_zero(extreme / np.float32(-code))
         with np.errstate(over="ignore"):
             off = np.square(_rounded(x, scale, 4) * scale - x)
             for half in (16, 8, 4, 2, 1):  # in the order in which lanes of vectors are added
                 off = off[..., :half] + off[..., half:]
-        if best is None or error is None:
-            best, error = scale, off
-        else:
-            best = np.where(off < error, scale, best)
-            error = np.minimum(off, error)
-    assert best is not None
+        best = np.where(off < error, scale, best)
+        error = np.minimum(off, error)
     return best
 
 
