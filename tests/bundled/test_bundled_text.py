@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid.loading.hub import BUNDLED_MODEL
@@ -19,6 +19,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer.load(request.param, config["vocab_size"])
 
 
+@settings(max_examples=30)
 @given(text=st.text(max_size=40))
 def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)

@@ -1,6 +1,5 @@
 """The command line as a process, with the bundled model: pipes, terminals, signals."""
 
-import json
 import os
 import pty
 import re
@@ -140,27 +139,6 @@ def test_the_next_start_finds_its_prompt_again(
     assert first.out == second.stdout.decode() != ""
     assert " cached)" not in first.err
     assert b" cached)" in second.stderr
-
-
-def test_json_is_one_object() -> None:
-    options = ("--max-tokens", "10", "--logprobs", "2")
-    done = run("run", "--json", *options, stdin=PROMPT.encode(), **COLOURED)
-    result = json.loads(done.stdout)
-    assert b"\x1b" not in done.stdout + done.stderr
-    assert done.stdout.count(b"\n") == 1
-    assert result["prompt"] == PROMPT
-    assert result["finish_reason"] in ("length", "stop")
-    assert len(result["logprobs"]) == len(result["token_ids"]) <= 10
-    assert (result["parameters"]["temperature"], result["parameters"]["top_p"]) == (0.8, 0.95)
-    assert result["metrics"]["prefill_seconds"] > 0
-
-
-def test_the_seed_that_was_shown_repeats_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--max-tokens", "20", "--ignore-eos")
-    first = run("run", PROMPT, *options)
-    seed = first.stderr.decode().rsplit("seed ", 1)[1].strip()
-    assert main(["run", PROMPT, *options, "--seed", seed, "--no-kv-cache"]) == 0
-    assert capsys.readouterr().out == first.stdout.decode() != ""
 
 
 def test_text_outside_the_locale_is_escaped_not_fatal() -> None:

@@ -9,7 +9,7 @@ from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from support.bundled import prompts_of_all_kinds
 
-PROMPTS = prompts_of_all_kinds(8)
+PROMPTS = prompts_of_all_kinds(5)
 PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
 FORMATS = [("none", "f32"), ("none", "bf16"), ("int8", "int8"), ("int4", "bf16"), ("int4", "int4")]
 STEPS = {

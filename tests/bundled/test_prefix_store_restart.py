@@ -117,12 +117,3 @@ def test_damaged_files_cost_time_and_nothing_else(tmp_path: Path) -> None:
     assert warning.code == "prefix_cache" and warning.msg.endswith(": removed")
     mended = engine(model, tmp_path)
     assert generate(mended).outputs == alone.outputs
-
-
-def test_the_plan_counts_blocks_on_their_way_to_the_disk_and_back(tmp_path: Path) -> None:
-    knobs = {"max_num_batched_tokens": 64, "max_num_seqs": 3}
-    plain, stored = (
-        engine(bundled_model(), directory, **knobs).memory_plan for directory in (None, tmp_path)
-    )
-    max_pending = 64 // BLOCK_SIZE + 3  # and as many on their way back
-    assert stored.scratch - plain.scratch == 2 * max_pending * plain.bytes_per_block

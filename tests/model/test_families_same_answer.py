@@ -20,7 +20,7 @@ def answers(outputs):
 @pytest.mark.parametrize("family", DISTINCT_FAMILIES)
 def test_same_answer(family, tmp_path, loaded_once):
     directory = str(write_checkpoint(tmp_path, family))
-    text = np.random.default_rng(0).integers(3, 300, 75).tolist()
+    text = np.random.default_rng(0).integers(3, 300, 49).tolist()
     prompts = [text[:24], text[:33], text, text[:32]]  # each begins another
 
     def generate(prompts, **knobs):

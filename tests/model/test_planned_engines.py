@@ -14,14 +14,14 @@ from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig, fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.memory.engine_plan import EnginePlan
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 from support.gguf_files import write_gguf
 
 MIB = 1 << 20
 SMALL = {"num_threads": 2, "max_num_batched_tokens": 128}
 DENSE, WINDOWED, RECURRENT = "llama", "gemma3", "qwen3.5"
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    *((family, {}) for family in FAMILIES),
+    *((family, {}) for family in DISTINCT_FAMILIES),
     *((DENSE, {"kv_cache_dtype": dtype}) for dtype in ("f32", "int8", "int8,int4", "int4")),
     *((DENSE, {"quantization": name}) for name in ("int8", "int4", "int4-g128-zp", "int8-channel")),
     *((family, {"backend": "numpy"}) for family in (DENSE, WINDOWED, RECURRENT, "qwen3-moe")),

@@ -23,7 +23,7 @@ from pellucid.loading.checkpoint import Checkpoint
 from pellucid.loading.file_names import INDEX_FILE
 from pellucid.loading.quantized_writer import QuantizedWriter
 from pellucid.quantizing import quantize_model
-from support.checkpoints import FAMILIES, write_checkpoint
+from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 from support.decoders import load_decoder
 from support.decoding import prompt_logits
 
@@ -72,7 +72,7 @@ def test_same_logits_as_quantizing_while_loading(quantization: str, tmp_path: Pa
     assert (expected != logits(tmp_path / "source")).any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DISTINCT_FAMILIES)
 def test_every_family_is_quantized(family: str, tmp_path: Path) -> None:
     """Every matrix is codes, those of experts too, and computes as one that was quantized while loading."""
     output = quantized(tmp_path, "int4", family)

@@ -20,7 +20,7 @@ from support.decoders import load_decoder
 from support.decoding import logits_in_steps
 from support.steps import chunks, random_steps, whole
 
-LENGTHS = [75, 40, 1, 24]
+LENGTHS = [45, 34, 1, 9]
 TEXTS = [np.random.default_rng(0).integers(3, 300, length).tolist() for length in LENGTHS]
 
 

@@ -235,7 +235,7 @@ def test_absurd_numbers_anywhere_are_refused_or_harmless(good: Path, form: str) 
     tracemalloc.start()
     numbers = itertools.cycle((0, 2**31 - 1, 2 ** (8 * size - 1), 2 ** (8 * size) - 1))
     for position in range(4, header_end - size):
-        for number in itertools.islice(numbers, 3):  # another one is left out at each position
+        for number in itertools.islice(numbers, 3 if form == "<Q" else 1):  # others at the next
             path.write_bytes(data[:position] + struct.pack(form, number) + data[position + size :])
             opened_or_refused(path)
     peak = tracemalloc.get_traced_memory()[1]

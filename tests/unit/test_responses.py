@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid.text.responses.content import in_type, parsed_content
@@ -84,6 +84,7 @@ def test_any_text_in_any_pieces(family: str) -> None:
         max_size=8,
     ).map("".join)
 
+    @settings(max_examples=40)
     @given(
         text=text,
         cuts=st.lists(st.integers(0, 2**16), max_size=30),
