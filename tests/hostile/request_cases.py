@@ -71,39 +71,34 @@ def tool(name: str = "f", **parameters: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+PROMPTS: dict[str, Callable[[], Any]] = {
+    "four million letters": lambda: "a" * CHARACTERS,
+    "four million different letters": lambda: "".join(
+        chr(97 + i * i % 26) for i in range(CHARACTERS)
+    ),
+    "four million blanks": lambda: " " * CHARACTERS,
+    "four million line feeds": lambda: "\n" * CHARACTERS,
+    "four million digits": lambda: "1234567890" * (CHARACTERS // 10),
+    "four million marks": lambda: "!?" * (CHARACTERS // 2),
+    "words of four million letters": lambda: "the quick brown fox " * (CHARACTERS // 20),
+    "two million emoji": lambda: "\U0001f98a" * 2_000_000,
+    "three million ideographs": lambda: "".join(chr(0x4E00 + i % 20_000) for i in range(3_000_000)),
+    "four million combining marks": lambda: "a" + "\u0301" * CHARACTERS,
+    "special tokens": lambda: "<|end_of_text|>" * 600_000,
+    "a contraction without an end": lambda: "'" * CHARACTERS,
+    "zeros": lambda: "\0" * CHARACTERS,
+    "a lone surrogate": lambda: "\ud800" * CHARACTERS,
+    "a million token ids": lambda: [5] * 1_000_000,
+    "ids that are none": lambda: [[-1]],
+    "ids beyond 64 bits": lambda: [[2**70]],
+    "ids nested deeply": lambda: nested(10_000),
+    "bytes": lambda: b"x" * MEGABYTES,
+    "100,000 empty prompts": lambda: [""] * 100_000,
+    "100,000 prompts, one of which is too long": lambda: ["a"] * 20_000 + ["a" * 100_000],
+}
 PROMPT_CASES = [
-    prompt_case("four million letters", lambda: "a" * CHARACTERS),
-    prompt_case(
-        "four million different letters",
-        lambda: "".join(chr(97 + i * i % 26) for i in range(CHARACTERS)),
-    ),
-    prompt_case("four million blanks", lambda: " " * CHARACTERS),
-    prompt_case("four million line feeds", lambda: "\n" * CHARACTERS),
-    prompt_case("four million digits", lambda: "1234567890" * (CHARACTERS // 10)),
-    prompt_case("four million marks", lambda: "!?" * (CHARACTERS // 2)),
-    prompt_case(
-        "words of four million letters", lambda: "the quick brown fox " * (CHARACTERS // 20)
-    ),
-    prompt_case("two million emoji", lambda: "\U0001f98a" * 2_000_000),
-    prompt_case(
-        "three million ideographs",
-        lambda: "".join(chr(0x4E00 + i % 20_000) for i in range(3_000_000)),
-    ),
-    prompt_case("four million combining marks", lambda: "a" + "\u0301" * CHARACTERS),
-    prompt_case("special tokens", lambda: "<|end_of_text|>" * 600_000),
-    prompt_case("a contraction without an end", lambda: "'" * CHARACTERS),
-    prompt_case("zeros", lambda: "\0" * CHARACTERS),
-    prompt_case("a lone surrogate", lambda: "\ud800" * CHARACTERS),
+    *(prompt_case(what, prompt) for what, prompt in PROMPTS.items()),
     prompt_case("a word within the context", lambda: "a" * 8_000, may_succeed=True),
-    prompt_case("a million token ids", lambda: [5] * 1_000_000),
-    prompt_case("ids that are none", lambda: [[-1]]),
-    prompt_case("ids beyond 64 bits", lambda: [[2**70]]),
-    prompt_case("ids nested deeply", lambda: nested(10_000)),
-    prompt_case("bytes", lambda: b"x" * MEGABYTES),
-    prompt_case("100,000 empty prompts", lambda: [""] * 100_000),
-    prompt_case(
-        "100,000 prompts, one of which is too long", lambda: ["a"] * 20_000 + ["a" * 100_000]
-    ),
 ]
 
 PARAMS_CASES = [
@@ -189,46 +184,34 @@ PARAMS_CASES = [
     ),
 ]
 
+CHATS: dict[str, Callable[[], dict[str, Any]]] = {
+    "a message of four million letters": lambda: {"messages": [user("a" * CHARACTERS)]},
+    "a message of nine million line feeds": lambda: {"messages": [user("\n" * MEGABYTES)]},
+    "100,000 messages": lambda: {"messages": [user("a")] * 100_000},
+    "100,000 conversations": lambda: {"messages": [[user("a" * 3000)]] * 3_000},
+    "350,000 parts": lambda: {"messages": [user([{"type": "text", "text": "a"}] * 350_000)]},
+    "parts nested deeply": lambda: {"messages": [user(nested(10_000))]},
+    "a role of nine megabytes": lambda: {"messages": [{"role": "x" * MEGABYTES, "content": "a"}]},
+    "special tokens": lambda: {"messages": [user("<|im_end|>" * 800_000)]},
+    "a lone surrogate": lambda: {"messages": [user("\udfff" * 1000)]},
+    "100,000 tools": lambda: {"messages": [user("a")], "tools": [tool()] * 100_000},
+    "4,096 tools": lambda: {"messages": [user("a")], "tools": [tool(f"f{i}") for i in range(4096)]},
+    "a tool nested deeply": lambda: {"messages": [user("a")], "tools": [tool(a=nested(10_000))]},
+    "a template of nine megabytes": lambda: {
+        "messages": [user("a")],
+        "chat_template": "{% if a %}b{% endif %}" * 400_000,
+    },
+    "a template without an end": lambda: {
+        "messages": [user("a")],
+        "chat_template": "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+    },
+    "a variable nested deeply": lambda: {
+        "messages": [user("a")],
+        "chat_template_kwargs": {"a": nested(10_000)},
+    },
+}
 CHAT_CASES = [
-    chat_case("a message of four million letters", lambda: {"messages": [user("a" * CHARACTERS)]}),
-    chat_case(
-        "a message of nine million line feeds", lambda: {"messages": [user("\n" * MEGABYTES)]}
-    ),
-    chat_case("100,000 messages", lambda: {"messages": [user("a")] * 100_000}),
-    chat_case("100,000 conversations", lambda: {"messages": [[user("a" * 3000)]] * 3_000}),
-    chat_case(
-        "350,000 parts", lambda: {"messages": [user([{"type": "text", "text": "a"}] * 350_000)]}
-    ),
-    chat_case("parts nested deeply", lambda: {"messages": [user(nested(10_000))]}),
-    chat_case(
-        "a role of nine megabytes",
-        lambda: {"messages": [{"role": "x" * MEGABYTES, "content": "a"}]},
-    ),
-    chat_case("special tokens", lambda: {"messages": [user("<|im_end|>" * 800_000)]}),
-    chat_case("a lone surrogate", lambda: {"messages": [user("\udfff" * 1000)]}),
-    chat_case("100,000 tools", lambda: {"messages": [user("a")], "tools": [tool()] * 100_000}),
-    chat_case(
-        "4,096 tools",
-        lambda: {"messages": [user("a")], "tools": [tool(f"f{i}") for i in range(4096)]},
-    ),
-    chat_case(
-        "a tool nested deeply", lambda: {"messages": [user("a")], "tools": [tool(a=nested(10_000))]}
-    ),
-    chat_case(
-        "a template of nine megabytes",
-        lambda: {"messages": [user("a")], "chat_template": "{% if a %}b{% endif %}" * 400_000},
-    ),
-    chat_case(
-        "a template without an end",
-        lambda: {
-            "messages": [user("a")],
-            "chat_template": "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
-        },
-    ),
-    chat_case(
-        "a variable nested deeply",
-        lambda: {"messages": [user("a")], "chat_template_kwargs": {"a": nested(10_000)}},
-    ),
+    *(chat_case(what, make) for what, make in CHATS.items()),
     chat_case(
         "a variable of nine megabytes",
         lambda: {"messages": [user("a")], "chat_template_kwargs": {"a": "x" * MEGABYTES}},

@@ -17,10 +17,10 @@ from hostile.checkpoint_cases import (
 )
 from pellucid import LLM
 
+Edit = Callable[[dict[str, Any]], object]  # of what tokenizer.json holds
 
-def tokenizer_case(
-    what: str, edit: Callable[[dict[str, Any]], object], *, may_succeed: bool = False
-) -> Case:
+
+def tokenizer_case(what: str, edit: Edit, *, may_succeed: bool = False) -> Case:
     """A good tokenizer.json, changed."""
 
     def change(path: Path) -> None:
@@ -73,105 +73,67 @@ def load_response_format(path: Path) -> None:
         assert llm.tokenizer.response_format
 
 
+REFUSED_TOKENIZERS: dict[str, Edit] = {
+    "450,000 tokens": lambda c: c["model"]["vocab"].update(
+        {f"t{i}": i for i in range(400, 450_400)}
+    ),
+    "an id of four billion": lambda c: c["model"]["vocab"].update(t=2**32 - 1),
+    "80,000 added tokens": lambda c: c.update(
+        added_tokens=[added(i, f"<{i}>") for i in range(400, 80_400)]
+    ),
+    "an endless added token": lambda c: c["added_tokens"].append(added(319, "x" * MEGABYTES)),
+    "a regular expression of 500,000 classes": lambda c: c.update(
+        split(r"[^\p{L}\p{N}]|" * 500_000)
+    ),
+    "a deep regular expression": lambda c: c.update(split("(" * 9_000 + ")" * 9_000)),
+    "a character map of 4 GB": lambda c: c.update(charsmap(b"\xff" * 6_000_000)),
+    "a character map that is garbled": lambda c: c.update(charsmap(b"\0\0\0\0")),
+    "an empty pattern": lambda c: c.update(replace(String="")),
+    "words of no length": lambda c: c.update(pre_tokenizer={"type": "FixedLength", "length": 0}),
+    "500,000 pieces of a unigram model": lambda c: c.update(
+        unigram(*((f"{i}", -1.0) for i in range(500_000)))
+    ),
+    "an endless piece of a unigram model": lambda c: c.update(unigram(("x" * MEGABYTES, -1.0))),
+    "a piece of a unigram model that ends the process when it is freed": lambda c: c.update(
+        unigram(("x" * 200_000, -1.0))
+    ),
+    "pieces of a unigram model that share nothing": lambda c: c.update(
+        unigram(*((f"{chr(0x4E00 + i)}{'x' * 995}", -1.0) for i in range(3_900)))
+    ),
+}
+# Odd, but tokenizers: their cost is bounded all the same.
+ODD_TOKENIZERS: dict[str, Edit] = {
+    "one id for many tokens": lambda c: c["model"]["vocab"].update(
+        {f"t{i}": 5 for i in range(150_000)}
+    ),
+    "an endless token": lambda c: c["model"]["vocab"].update({"x" * MEGABYTES: 319}),
+    "a long added token": lambda c: c["added_tokens"].append(added(319, "x" * 1_900_000)),
+    "the longest regular expression": lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 1_300 + "x")),
+    "nested repetitions": lambda c: c.update(split("(" * 6 + "a{1,100}" + "){1,100}" * 6)),
+    "an empty regular expression": lambda c: c.update(replace(Regex="")),
+    "the largest unigram model": lambda c: c.update(
+        unigram(*((f"{chr(0x4E00 + i)}{'x' * 987}", -1.0) for i in range(1_000)))
+    ),
+    "the largest unigram model of pieces that share their beginnings": lambda c: c.update(
+        unigram(*(("x" * 13 + f"{i:06}", -1.0) for i in range(200_000)))
+    ),
+    "a thousand normalizers": lambda c: c.update(
+        normalizer={
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "x" * 1000}] * 1000,
+        }
+    ),
+}
+
 TOKENIZER_CASES = [
+    *(tokenizer_case(what, edit) for what, edit in REFUSED_TOKENIZERS.items()),
+    *(tokenizer_case(what, edit, may_succeed=True) for what, edit in ODD_TOKENIZERS.items()),
     *special_file_cases("tokenizer", "tokenizer.json"),
     file_case("tokenizer", "nested deeply", "tokenizer.json", '{"a":' * 1_000_000),
     file_case("tokenizer", "zeros", "tokenizer.json", bytes(MEGABYTES)),
     file_case("tokenizer", "no model", "tokenizer.json", '{"added_tokens": []}'),
     file_case(
         "tokenizer", "deep added tokens", "tokenizer.json", '{"added_tokens": ' + "[" * 1_000_000
-    ),
-    tokenizer_case(
-        "450,000 tokens",
-        lambda c: c["model"]["vocab"].update({f"t{i}": i for i in range(400, 450_400)}),
-    ),
-    tokenizer_case(
-        "one id for many tokens",
-        lambda c: c["model"]["vocab"].update({f"t{i}": 5 for i in range(150_000)}),
-        may_succeed=True,
-    ),
-    tokenizer_case("an id of four billion", lambda c: c["model"]["vocab"].update(t=2**32 - 1)),
-    tokenizer_case(
-        "an endless token",
-        lambda c: c["model"]["vocab"].update({"x" * MEGABYTES: 319}),
-        may_succeed=True,
-    ),
-    tokenizer_case(
-        "80,000 added tokens",
-        lambda c: c.update(added_tokens=[added(i, f"<{i}>") for i in range(400, 80_400)]),
-    ),
-    tokenizer_case(
-        "an endless added token", lambda c: c["added_tokens"].append(added(319, "x" * MEGABYTES))
-    ),
-    tokenizer_case(
-        "a long added token",
-        lambda c: c["added_tokens"].append(added(319, "x" * 1_900_000)),
-        may_succeed=True,
-    ),
-    tokenizer_case(
-        "a regular expression of 500,000 classes",
-        lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 500_000)),
-    ),
-    tokenizer_case(
-        "the longest regular expression",
-        lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 1_300 + "x")),
-        may_succeed=True,
-    ),
-    tokenizer_case(
-        "a deep regular expression", lambda c: c.update(split("(" * 9_000 + ")" * 9_000))
-    ),
-    tokenizer_case(
-        "nested repetitions",
-        lambda c: c.update(split("(" * 6 + "a{1,100}" + "){1,100}" * 6)),
-        may_succeed=True,
-    ),
-    tokenizer_case("a character map of 4 GB", lambda c: c.update(charsmap(b"\xff" * 6_000_000))),
-    tokenizer_case("a character map that is garbled", lambda c: c.update(charsmap(b"\0\0\0\0"))),
-    tokenizer_case("an empty pattern", lambda c: c.update(replace(String=""))),
-    tokenizer_case(
-        "an empty regular expression", lambda c: c.update(replace(Regex="")), may_succeed=True
-    ),
-    tokenizer_case(
-        "words of no length", lambda c: c.update(pre_tokenizer={"type": "FixedLength", "length": 0})
-    ),
-    tokenizer_case(
-        "500,000 pieces of a unigram model",
-        lambda c: c.update(unigram(*((f"{i}", -1.0) for i in range(500_000)))),
-    ),
-    tokenizer_case(
-        "an endless piece of a unigram model", lambda c: c.update(unigram(("x" * MEGABYTES, -1.0)))
-    ),
-    tokenizer_case(
-        "a piece of a unigram model that ends the process when it is freed",
-        lambda c: c.update(unigram(("x" * 200_000, -1.0))),
-    ),
-    tokenizer_case(
-        "pieces of a unigram model that share nothing",
-        lambda c: c.update(
-            unigram(*((f"{chr(0x4E00 + i)}{'x' * 995}", -1.0) for i in range(3_900)))
-        ),
-    ),
-    tokenizer_case(
-        "the largest unigram model",
-        lambda c: c.update(
-            unigram(*((f"{chr(0x4E00 + i)}{'x' * 987}", -1.0) for i in range(1_000)))
-        ),
-        may_succeed=True,
-    ),
-    tokenizer_case(
-        "the largest unigram model of pieces that share their beginnings",
-        lambda c: c.update(unigram(*(("x" * 13 + f"{i:06}", -1.0) for i in range(200_000)))),
-        may_succeed=True,
-    ),
-    tokenizer_case(
-        "a thousand normalizers",
-        lambda c: c.update(
-            normalizer={
-                "type": "Sequence",
-                "normalizers": [{"type": "Prepend", "prepend": "x" * 1000}] * 1000,
-            }
-        ),
-        may_succeed=True,
     ),
     *json_cases("tokenizer config", "tokenizer_config.json"),
     *special_file_cases("tokenizer config", "tokenizer_config.json"),
@@ -217,29 +179,27 @@ def template_case(what: str, source: str) -> Case:
     return Case(f"chat template: {what}", make, answer)
 
 
-TEMPLATE_CASES = [
-    template_case("nine million characters", "x" * MEGABYTES),
-    template_case("an expression of a million terms", "{{ " + "1+" * 1_000_000 + "1 }}"),
-    template_case("nested parentheses", "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}"),
-    template_case("nested lists", "{{ " + "[" * 5_000 + "]" * 5_000 + " }}"),
-    template_case("nested loops", "{% for x in messages %}" * 30 + "{% endfor %}" * 30),
-    template_case("200,000 conditions", "{% if a %}b{% endif %}" * 200_000),
-    template_case("an endless loop", "{% for x in range(10 ** 9) %}{{ x }}{% endfor %}"),
-    template_case(
-        "ranges in ranges",
-        "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+TEMPLATES = {
+    "nine million characters": "x" * MEGABYTES,
+    "an expression of a million terms": "{{ " + "1+" * 1_000_000 + "1 }}",
+    "nested parentheses": "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+    "nested lists": "{{ " + "[" * 5_000 + "]" * 5_000 + " }}",
+    "nested loops": "{% for x in messages %}" * 30 + "{% endfor %}" * 30,
+    "200,000 conditions": "{% if a %}b{% endif %}" * 200_000,
+    "an endless loop": "{% for x in range(10 ** 9) %}{{ x }}{% endfor %}",
+    "ranges in ranges": "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+    "a string of gigabytes": "{{ 'x' * 10 ** 10 }}",
+    "a string that doubles": (
+        "{% set ns = namespace(s='xxxxxxxx') %}"
+        "{% for x in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
     ),
-    template_case("a string of gigabytes", "{{ 'x' * 10 ** 10 }}"),
-    template_case(
-        "a string that doubles",
-        "{% set ns = namespace(s='xxxxxxxx') %}{% for x in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    ),
-    template_case("a power of powers", "{{ 9 ** (9 ** 9) }}"),
-    template_case("a format of gigabytes", "{{ '%9999999999d' % 1 }}"),
-    template_case("a method that formats gigabytes", "{{ '{:9999999999}'.format(1) }}"),
-    template_case("a macro without an end", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
-    template_case("the way out of the sandbox", "{{ ''.__class__.__mro__[1].__subclasses__() }}"),
-    template_case("not a template", "{% for %}"),
-]
+    "a power of powers": "{{ 9 ** (9 ** 9) }}",
+    "a format of gigabytes": "{{ '%9999999999d' % 1 }}",
+    "a method that formats gigabytes": "{{ '{:9999999999}'.format(1) }}",
+    "a macro without an end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "the way out of the sandbox": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "not a template": "{% for %}",
+}
+TEMPLATE_CASES = [template_case(what, source) for what, source in TEMPLATES.items()]
 
 CASES = (*TOKENIZER_CASES, *TEMPLATE_CASES)

@@ -1,7 +1,8 @@
 """The extension refuses arguments that would make kernels read or write out of bounds, in every build."""
 
+import ast
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from pellucid.backends.native import (
     pack_weights,
     plan_weights,
 )
+from support.golden_files import compare
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 TOKENS, LOGITS = RowSet.TOKENS, RowSet.LOGITS
 MAX_ROWS, HEADS, KV_HEADS, HEAD_DIM = 4, 2, 1, 16
 WIDTH = HEADS * HEAD_DIM
@@ -401,105 +404,6 @@ OPERANDS: list[Callable[..., object]] = [
     lambda p, x, r: p.multiply(TOKENS, x(0), x(1), False, "silu", 32, x(0)),
     lambda p, x, r: p.multiply(TOKENS, x(0), x(0), False, "silu", 32, x(1)),
 ]
-# One line for each.
-REFUSALS = """\
-y: buffer 0 has 32 columns, not 32 from 1 on
-y: buffer 1 has other rows than the op
-y: buffer 0 has 32 columns, not 33 from 0 on
-input=-1: must be 0 or more
-y: buffer 0 has 32 columns, not 33 from 0 on
-x: buffer 0 has 32 columns, not 32 from 1 on
-x: buffer 0 has other rows than the op
-notes_largest: is for logits
-x: buffer 0 has 32 columns, not 33 from 0 on
-x: buffer 0 has 32 columns, not 48 from 0 on
-num_vectors=0: allowed are 1 to 65536
-bias: has 31 numbers, weight 32
-y: buffer 0 has 32 columns, not 34 from 0 on
-dim=15: must be a positive even number
-period=0: must be at least 1
-x: buffer 0 has 32 columns, not 48 from 0 on
-dim=18: must be a positive even number of at most head_dim=16
-rotations: buffer 0 has 32 columns, not 16 from 17 on
-x: buffer 0 has 32 columns, not 33 from 0 on
-x: buffer 0 has 32 columns, not 34 from 0 on
-b: buffer 1 has other rows than the op
-x: buffer 0 has other rows than the op
-x: buffer 0 has other rows than the op
-y: buffer 0 has other rows than the op
-layer=-1: must be 0 or more
-k: buffer 0 has 32 columns, not 16 from 32 on
-num_kv_heads=0: allowed are 1 to 65536
-head_dim=0: allowed are 1 to 512
-v: buffer 0 has 32 columns, not 16 from 17 on
-factors: has 31 numbers, x 32
-x: buffer 0 has 32 columns, not 32 from 1 on
-layer=-1: must be 0 or more
-q: buffer 0 has 32 columns, not 32 from 1 on
-sliding_window=-1: must be positive
-y: buffer 0 has 32 columns, not 32 from 1 on
-num_heads=2: must be a multiple of num_kv_heads=0, at most 65536
-num_heads=3: must be a multiple of num_kv_heads=2, at most 65536
-head_dim=12: allowed are multiples of 8, at most 512
-max_requests=0: must be at least 1
-max_seq_len=1099511627776: allowed are 1 to 2147483647
-y: the program has no buffer 2
-y: the program has no buffer -1
-y: buffer 0 has 32 columns, not 1 from -1 on
-output: the program has no buffer 2
-width=0: allowed are 1 to 268435456
-width=1099511627776: allowed are 1 to 268435456
-num_vectors=1152921504606846976: allowed are 1 to 65536
-dim=0: must be a positive even number of at most head_dim=16
-index=-1: must be 0 or more
-dim=0: must be a positive even number
-group=-1: must be 0 or more
-num_kv_heads=131072: allowed are 1 to 65536
-head_dim=513: allowed are 1 to 512
-sinks: must have one number for each head
-max_seq_len=0: allowed are 1 to 2147483647
-num_heads=131072: must be a multiple of num_kv_heads=1, at most 65536
-head_dim=520: allowed are multiples of 8, at most 512
-head_dim=0: allowed are multiples of 8, at most 512
-weight: has 33 numbers, which are no rows of 32
-weight: is empty
-bias: must have 32 numbers
-weight: has 64 numbers, which are no rows of 0
-first=-1: must be 0 or more
-y: must be another buffer than x
-x: buffer 0 has 32 columns, not 32 from 1 on
-y: buffer 1 has other rows than the op
-num_value_heads=1: must be a multiple of num_key_heads=0
-num_value_heads=1: must be a multiple of num_key_heads=2
-num_value_heads=0: must be a multiple of num_key_heads=1
-key_dim=0, value_dim=16: must be at least 1, and a multiple of 16
-key_dim=8, value_dim=0: must be at least 1, and a multiple of 16
-key_dim=8, value_dim=12: must be at least 1, and a multiple of 16
-log_decay, step_bias: must have 1 numbers
-log_decay, step_bias: must have 1 numbers
-first=-1: must be 0 or more
-qkv: buffer 0 has 32 columns, not 32 from 1 on
-b: buffer 0 has 32 columns, not 1 from 32 on
-a: buffer 0 has 32 columns, not 1 from 32 on
-y: buffer 0 has 32 columns, not 16 from 17 on
-num_experts=0: allowed are 1 to 1024
-num_experts=1048576: allowed are 1 to 1024
-num_chosen=0: allowed are 1 to 4
-num_chosen=5: allowed are 1 to 4
-bias: must have one number for each expert
-x: buffer 0 has 32 columns, not 4 from 29 on
-y: buffer 0 has 32 columns, not 4 from 29 on
-num_experts=0: allowed are 1 to 1024
-num_experts=1048576: allowed are 1 to 1024
-num_chosen=0: allowed are 1 to 4
-num_chosen=5: allowed are 1 to 4
-gate: has 0 matrices for 4 experts
-x: buffer 0 has other rows than the op
-x: buffer 0 has 32 columns, not 33 from 0 on
-gate: buffer 0 has 32 columns, not 1 from 32 on
-gate: buffer 0 has 32 columns, not 32 from 1 on
-y: buffer 0 has 32 columns, not 32 from 1 on
-"""
 
 
 def bytes_of(size: int) -> np.ndarray:
@@ -572,59 +476,13 @@ CALLS: list[Callable[[], object]] = [
     lambda: merges_of_scores(["a"], np.zeros(2), np.zeros(1, bool)),
     lambda: merges_of_scores(["a"], np.zeros(1), np.zeros(2, bool)),
 ]
-REFUSED_CALLS = """\
-kv_cache_dtype='int3': allowed are f32, bf16, int8, int8,int4, int4
-block_size=0: must be a multiple of 16, at most 65536
-block_size=24: must be a multiple of 16, at most 65536
-block_size=1099511627776: must be a multiple of 16, at most 65536
-block_size=16: must be a multiple of 32, whose keys become codes together
-groups: must be one at least
-num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
-num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
-num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
-num_layers, num_kv_heads: must be at least 1, at most 4096 and 65536
-head_dim=0: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
-head_dim=12: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
-head_dim=520: the native kernels take multiples of 8, at most 512; backend='numpy' takes any
-window=-1: allowed are 0 to 2147483647
-window=1099511627776: allowed are 0 to 2147483647
-num_blocks=0: allowed are 1 to 2251799813685247
-num_slots=0: allowed are 1 to 1048576
-num_slots=1099511627776: allowed are 1 to 1048576
-max_step_tokens=-1: allowed are 0 to 1048576
-max_step_tokens=1099511627776: allowed are 0 to 1048576
-block_id=8: is not in the cache
-block_id=-1: is not in the cache
-target_id: must not be source_id
-block_id=8: is not in the cache
-data: has 4095 bytes, a block 4096
-block_id=-1: is not in the cache
-data: has 4097 bytes, a block 4096
-slot=1: is not in the cache
-slot=-1: is not in the cache
-slot=1: is not in the cache
-data: has 4095 bytes, a slot 4096
-slot=-1: is not in the cache
-data: has 4097 bytes, a slot 4096
-rank=-1: must be below num_ranks=1
-rank=1: must be below num_ranks=1
-rank=0: must be below num_ranks=0
-gather, test: must be addresses
-gather, test: must be addresses
-starts: must divide 4 among 1 ranks
-starts: must divide 4 among 1 ranks
-starts: must divide 4 among 1 ranks
-starts: must divide 4 among 2 ranks
-num_prompt_tokens: must not be negative
-top_k, sharpness: must not be negative
-top_k, sharpness: must not be negative
-top_p, typical_p: must be above 0
-top_p, typical_p: must be above 0
-num_threads=0: allowed are 1 to 2
-num_threads=3: allowed are 1 to 2
-scores, made: one for each token
-scores, made: one for each token
-"""
+
+
+def texts_of(cases: str) -> list[str]:
+    """The calls of a list of this file, as they are written there."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    lists = {ast.unparse(it.target): it.value for it in tree.body if isinstance(it, ast.AnnAssign)}
+    return [ast.unparse(it.body) for it in lists[cases].elts]
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -633,17 +491,18 @@ def refusal(call: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-def test_calls_that_do_not_fit() -> None:
-    assert [refusal(call) for call in CALLS] == REFUSED_CALLS.splitlines()
+def test_operands_and_calls_that_do_not_fit() -> None:
+    """The golden file has each call and its refusal."""
 
-
-def test_operands_that_do_not_fit() -> None:
-    def call(add: Callable[..., object]) -> None:
+    def refusal_of_operands(add: Callable[..., object]) -> str:
         program = new_program()
         x, r = program.add_buffer(TOKENS, WIDTH), program.add_buffer(LOGITS, WIDTH)
-        add(program, lambda column: (x, column), lambda column: (r, column))
+        return refusal(lambda: add(program, lambda column: (x, column), lambda column: (r, column)))
 
-    assert [refusal(partial(call, add)) for add in OPERANDS] == REFUSALS.splitlines()
+    refusals = [*map(refusal_of_operands, OPERANDS), *map(refusal, CALLS)]
+    texts = [*texts_of("OPERANDS"), *texts_of("CALLS")]
+    lines = [f"{text} -> {message}" for text, message in zip(texts, refusals, strict=True)]
+    compare(GOLDEN / "native_refusals.txt", lines)
 
 
 # Each at a bound.

@@ -1,7 +1,7 @@
 """Each of the 29 elements that lessons on inference describe is on the page, and the engine drives it; axe is content.
 
 One walk through all views, as the screenshots take it, answers for all tests of this file. docs/page.md lists the
-elements for readers.
+elements.
 """
 
 import re
@@ -24,6 +24,13 @@ except ImportError:  # conftest.py skips the tests then
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 DOCS = Path(__file__).parents[2] / "docs/page.md"
+# The document's table: the name of each element, and the views that it names as its places.
+LISTED = {
+    int(number): (name, {view for view in VIEWS if view.title() in places})
+    for number, name, places in re.findall(
+        r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
 SECONDS = 60  # a limit against hangs
 
 Check = Callable[[Any], None]
@@ -181,219 +188,94 @@ def tokens_in_the_cache_climb_by_one(page: Any) -> None:
     assert passes == ["prefill", *["decode"] * (len(passes) - 1)]
 
 
-@dataclass(frozen=True)
-class Element:
-    """Something that lessons describe.
-
-    Attributes:
-        checks: by the picture of `prepared_pages` in which the element is seen.
-    """
-
-    number: int
-    name: str
-    checks: dict[str, Check]
-
-
-ELEMENTS = [
-    Element(1, "a text that is written token by token", {"generate": a_text_appears}),
-    Element(2, "prefill, then decode", {"learn-one-token": tokens_in_the_cache_climb_by_one}),
-    Element(
-        3,
-        "a cache that fills; what keys and values are",
-        {
-            "cache": has_many(".table-map, .stepper", 2),
-            "learn-keys-values": has(".lesson-text", "what it is about", "what it has to tell"),
-        },
-    ),
-    Element(4, "with the cache and without", {"compare": has(".why", "costs memory and saves")}),
-    Element(
-        5,
-        "bytes of a token, and how long a text may be",
-        {"plan": shows_facts("a token's keys and values", "longest text alone")},
-    ),
-    Element(
-        6,
-        "latency, throughput, cost; a short chat and a long document",
-        {
-            "plan": a_long_prompt_is_planned,
-            "serve": has(".figures", "first token, p50", "output", "a million tokens"),
-        },
-    ),
-    Element(7, "temperature", {"generate": another_temperature_redraws_the_funnel}),
-    Element(
+# Of an element of docs/page.md: in which picture of `prepared_pages` it is seen, and how.
+CHECKS: list[tuple[int, str, Check]] = [
+    (1, "generate", a_text_appears),
+    (2, "learn-one-token", tokens_in_the_cache_climb_by_one),
+    (3, "cache", has_many(".table-map, .stepper", 2)),
+    (3, "learn-keys-values", has(".lesson-text", "what it is about", "what it has to tell")),
+    (4, "compare", has(".why", "costs memory and saves")),
+    (5, "plan", shows_facts("a token's keys and values", "longest text alone")),
+    (6, "plan", a_long_prompt_is_planned),
+    (6, "serve", has(".figures", "first token, p50", "output", "a million tokens")),
+    (7, "generate", another_temperature_redraws_the_funnel),
+    (
         8,
-        "where a cache is used, a fun fact, questions",
-        {
-            "learn-keys-values": has(
-                ".lesson-text", "It is used wherever", "kv-heads, numbers of a head]"
-            ),
-            "learn-questions": has(".panel", "Where is a KV cache used?", "Fun fact."),
-        },
+        "learn-keys-values",
+        has(".lesson-text", "It is used wherever", "kv-heads, numbers of a head]"),
     ),
-    Element(
-        9,
-        "a challenge with before and after",
-        {
-            "learn-challenge": has(".lesson", "before", "after", "times", "Right."),
-            "learn-record": has(".record", "Challenge", " and not "),
-        },
-    ),
-    Element(
-        10,
-        "attention: formula, heads, what each word weighs",
-        {
-            "generate": a_head_is_looked_at,
-            "learn-attention": has(".head-formula", "softmax(q·Kᵀ / √", "query", "weight", "value"),
-        },
-    ),
-    Element(
-        11,
-        "probabilities of candidate words",
-        {
-            "generate": has_many(".candidates tbody tr", 6),
-            "learn-choosing": has_many(".candidates tbody tr", 6),
-        },
-    ),
-    Element(
-        12, "the cache after a prompt and after a word", {"cache": the_cache_grows_token_by_token}
-    ),
-    Element(
+    (8, "learn-questions", has(".panel", "Where is a KV cache used?", "Fun fact.")),
+    (9, "learn-challenge", has(".lesson", "before", "after", "times", "Right.")),
+    (9, "learn-record", has(".record", "Challenge", " and not ")),
+    (10, "generate", a_head_is_looked_at),
+    (10, "learn-attention", has(".head-formula", "softmax(q·Kᵀ / √", "query", "weight", "value")),
+    (11, "generate", has_many(".candidates tbody tr", 6)),
+    (11, "learn-choosing", has_many(".candidates tbody tr", 6)),
+    (12, "cache", the_cache_grows_token_by_token),
+    (13, "compare", has(".figures", "tokens passed", "operations", "bytes moved")),
+    (13, "plan", shows_facts("tokens passed, an answer")),
+    (
         13,
-        "work with and without a cache, and what follows from it",
-        {
-            "compare": has(".figures", "tokens passed", "operations", "bytes moved"),
-            "plan": shows_facts("tokens passed, an answer"),
-            "learn-numbers": has(
-                ".corrections", "Heads that share keys", "Attention still looks at every pair"
-            ),
-        },
+        "learn-numbers",
+        has(".corrections", "Heads that share keys", "Attention still looks at every pair"),
     ),
-    Element(14, "a counter that climbs", {"learn-one-token": tokens_in_the_cache_climb_by_one}),
-    Element(
-        15,
-        "batching, formats of the cache, paging, speculation",
-        {
-            "serve": has(".view-serve h3", "static", "continuous"),
-            "compare-kv_dtype": has(".figures", "bf16", "int8", "int4"),
-            "cache": shows_facts("owned", "kept for later", "free"),
-            "speculate": has(".why", "tokens are the same"),
-        },
-    ),
-    Element(
-        16,
-        "what an operator watches; questions of readers",
-        {"serve": has_many(".watch li", 3), "learn-questions": has_many(".questions dt", 9)},
-    ),
-    Element(
-        17,
-        "how long it takes and for whom",
-        {"learn-one-token": has(".steps .about", "20 minutes", "no background needed")},
-    ),
-    Element(
-        18,
-        "a stepper: token, stage, cached tokens, bytes, contents",
-        {
-            "cache": shows_facts("in the cache", "bytes", "blocks"),
-            "learn-memory": has_many(".blocks.large li", 3),
-        },
-    ),
-    Element(
-        19,
-        "what a step reused and computed",
-        {"compare": a_step_back_says_what_came_from_the_cache},
-    ),
-    Element(
+    (14, "learn-one-token", tokens_in_the_cache_climb_by_one),
+    (15, "serve", has(".view-serve h3", "static", "continuous")),
+    (15, "compare-kv_dtype", has(".figures", "bf16", "int8", "int4")),
+    (15, "cache", shows_facts("owned", "kept for later", "free")),
+    (15, "speculate", has(".why", "tokens are the same")),
+    (16, "serve", has_many(".watch li", 3)),
+    (16, "learn-questions", has_many(".questions dt", 9)),
+    (17, "learn-one-token", has(".steps .about", "20 minutes", "no background needed")),
+    (18, "cache", shows_facts("in the cache", "bytes", "blocks")),
+    (18, "learn-memory", has_many(".blocks.large li", 3)),
+    (19, "compare", a_step_back_says_what_came_from_the_cache),
+    (
         20,
-        "steps with key points, each with its run",
-        {
-            "learn-one-token": has(
-                ".panel", "One token at a time", "1 guess", "2 see", "3 understand", "4 check"
-            ),
-            "learn-choosing": has(".shares", "The likeliest tokens", "others"),
-            "learn-batching": has(".panel h2", "step 8 of 8"),
-            "learn-memory": has_many(".points li", 3),
-        },
+        "learn-one-token",
+        has(".panel", "One token at a time", "1 guess", "2 see", "3 understand", "4 check"),
     ),
-    Element(
+    (20, "learn-choosing", has(".shares", "The likeliest tokens", "others")),
+    (20, "learn-batching", has(".panel h2", "step 8 of 8")),
+    (20, "learn-memory", has_many(".points li", 3)),
+    (
         21,
-        "quick checks",
-        {
-            "learn-keys-values": has(
-                ".lesson", "Which of these are still needed", "leave more numbers in the cache"
-            ),
-            "learn-with-without": has(".lesson", "Which of the two holds memory"),
-            "learn-memory": has(".lesson", "one more token comes"),
-            "learn-questions": has(
-                ".questions", "Why does speculation need a cache?", "Why continuous batching?"
-            ),
-        },
+        "learn-keys-values",
+        has(".lesson", "Which of these are still needed", "leave more numbers in the cache"),
     ),
-    Element(
-        22,
-        "memory with and without, as curves with values to read",
-        {"compare": the_curves_have_tables},
+    (21, "learn-with-without", has(".lesson", "Which of the two holds memory")),
+    (21, "learn-memory", has(".lesson", "one more token comes")),
+    (
+        21,
+        "learn-questions",
+        has(".questions", "Why does speculation need a cache?", "Why continuous batching?"),
     ),
-    Element(
-        23,
-        "blocks: of one size, shared, preempted",
-        {
-            "cache": has(".panel", "blocks of 32 tokens", "shared"),
-            "learn-memory": has(".lesson", "preempts", "shared"),
-            "timeline": has(".legend", "preempted"),
-        },
-    ),
-    Element(
+    (22, "compare", the_curves_have_tables),
+    (23, "cache", has(".panel", "blocks of 32 tokens", "shared")),
+    (23, "learn-memory", has(".lesson", "preempts", "shared")),
+    (23, "timeline", has(".legend", "preempted")),
+    (
         24,
-        "speculation: drafts, acceptance by position, verifying, speed-up",
-        {
-            "speculate": has(
-                ".view-speculate",
-                "k: drafts a round",
-                "a: a draft is right",
-                "With the share of each position",
-            ),
-            "learn-numbers": has(
-                ".corrections", "0.95 times as fast", "3.77 tokens a round: 3.14×"
-            ),
-        },
+        "speculate",
+        has(
+            ".view-speculate",
+            "k: drafts a round",
+            "a: a draft is right",
+            "With the share of each position",
+        ),
     ),
-    Element(
-        25,
-        "a cache for each request, one pass for all, requests that join and leave",
-        {
-            "compare-batch": has(".why", "One pass reads the weights once"),
-            "learn-batching": has_many(".lanes > div", 24),
-            "learn-numbers": has(".corrections", "32 requests from 20 GB", "389 tokens each"),
-        },
-    ),
-    Element(
-        26,
-        "a playground with sliders; a record to print",
-        {
-            "plan": has_many(".plan-ask input[type=range]", 4),
-            "learn-record": has(".panel", "Print", "All steps are done."),
-        },
-    ),
-    Element(
-        27, "both loops as code, the running line lit", {"compare": has_many(".code li.lit", 2)}
-    ),
-    Element(
-        28,
-        "what prefill and decode wait for; the shape of the cache; batches",
-        {
-            "plan": has(".why", "Decode waits for", "Prefill of"),
-            "cache": has(".panel", "32 tokens of 32 numbers"),
-            "compare-batch": has(".figures", "one by one", "together"),
-        },
-    ),
-    Element(
-        29,
-        "why a text stopped",
-        {
-            "generate": has(".ending", "it reached the number of tokens asked for"),
-            "learn-challenge": has(".lesson-text", "end token", "stop string"),
-        },
-    ),
+    (24, "learn-numbers", has(".corrections", "0.95 times as fast", "3.77 tokens a round: 3.14×")),
+    (25, "compare-batch", has(".why", "One pass reads the weights once")),
+    (25, "learn-batching", has_many(".lanes > div", 24)),
+    (25, "learn-numbers", has(".corrections", "32 requests from 20 GB", "389 tokens each")),
+    (26, "plan", has_many(".plan-ask input[type=range]", 4)),
+    (26, "learn-record", has(".panel", "Print", "All steps are done.")),
+    (27, "compare", has_many(".code li.lit", 2)),
+    (28, "plan", has(".why", "Decode waits for", "Prefill of")),
+    (28, "cache", has(".panel", "32 tokens of 32 numbers")),
+    (28, "compare-batch", has(".figures", "one by one", "together")),
+    (29, "generate", has(".ending", "it reached the number of tokens asked for")),
+    (29, "learn-challenge", has(".lesson-text", "end token", "stop string")),
 ]
 
 
@@ -425,12 +307,12 @@ def walk(browser: Any, server: Any) -> Iterator[Walk]:
             show(page, address, 1440, "light")
             # Those that only look come before those that change something.
             here = sorted(
-                (each for each in ELEMENTS if name in each.checks),
-                key=lambda each: (each.checks[name] in DRIVES, each.number),
+                ((number, check) for number, picture, check in CHECKS if picture == name),
+                key=lambda each: (each[1] in DRIVES, each[0]),
             )
-            for element in here:
-                if problem := problem_of(element.checks[name], page):
-                    found.missing[element.number].append(f"{name}: {problem}")
+            for number, check in here:
+                if problem := problem_of(check, page):
+                    found.missing[number].append(f"{name}: {problem}")
             if AXE.exists():
                 found.violations += violations_of(page, name, address)
         yield found
@@ -462,24 +344,15 @@ def violations_of(page: Any, name: str, address: str) -> list[tuple[str, str, st
     return found
 
 
-@pytest.mark.parametrize("element", ELEMENTS, ids=lambda each: f"{each.number}-{each.name}")
-def test_the_element_is_there_and_works(walk: Walk, element: Element) -> None:
-    assert set(element.checks) <= walk.pictures
-    assert walk.missing[element.number] == []
+@pytest.mark.parametrize("number", LISTED, ids=lambda number: f"{number}-{LISTED[number][0]}")
+def test_the_element_is_there_and_works(walk: Walk, number: int) -> None:
+    pictures = {picture for of, picture, _ in CHECKS if of == number}
+    assert pictures and pictures <= walk.pictures
+    assert walk.missing[number] == []
+    assert {picture.split("-")[0] for picture in pictures} <= LISTED[number][1]
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core comes with make check-page")
 def test_no_view_has_a_serious_problem_of_accessibility(walk: Walk) -> None:
     """Each view as it ends, after its runs, in both themes."""
     assert walk.violations == []
-
-
-def test_the_documents_list_the_elements() -> None:
-    rows = re.findall(
-        r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    listed = [(int(number), name.strip()) for number, name, _ in rows]
-    assert listed == [(each.number, each.name) for each in ELEMENTS]
-    for (_, _, places), element in zip(rows, ELEMENTS, strict=True):
-        views = {picture.split("-")[0] for picture in element.checks}
-        assert views <= {view for view in VIEWS if view.title() in places}
