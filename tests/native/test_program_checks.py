@@ -502,7 +502,7 @@ def test_operands_and_calls_that_do_not_fit() -> None:
     refusals = [*map(refusal_of_operands, OPERANDS), *map(refusal, CALLS)]
     texts = [*texts_of("OPERANDS"), *texts_of("CALLS")]
     lines = [f"{text} -> {message}" for text, message in zip(texts, refusals, strict=True)]
-    compare(GOLDEN / "native_refusals.txt", lines)
+    compare(GOLDEN / "refusals/native.txt", lines)
 
 
 # Each at a bound.
