@@ -5,10 +5,11 @@ real engines, and a step takes as long as the planner's formulas say.
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pellucid.benchmark.measured_speed import SecondsByKind, predicted_seconds
 from pellucid.benchmark.step_work import StepWork
@@ -46,8 +47,26 @@ class Boundary(NamedTuple):
 SAME_MACHINE = Boundary(0.0, 0.0)
 
 
+class StepTimes(Protocol):
+    """When steps end.
+
+    Attributes:
+        num_stages: machines that compute a step one after the other.
+    """
+
+    @property
+    def num_stages(self) -> int: ...
+
+    def end(self, batch: Sequence[Positions], now: float, free_at: list[float]) -> float:
+        """When a step ends that begins now and computes these positions of some requests.
+
+        Args:
+            free_at: when each machine has computed all steps before; the step is added.
+        """
+
+
 class StepSeconds:
-    """How long steps take.
+    """As `StepTimes`, by the work of each machine.
 
     Args:
         parts: the work of each stage, in the order of layers; one: there are no stages.
@@ -58,24 +77,21 @@ class StepSeconds:
     def __init__(
         self, parts: Sequence[StepWork], speed: SecondsByKind, boundary: Boundary = SAME_MACHINE
     ) -> None:
+        self.num_stages = len(parts)
         self._parts = [_PartSeconds(part, speed) for part in parts]
         self._boundary = boundary
 
-    def __call__(self, batch: Sequence[Positions]) -> float:
-        """Of a step that computes these positions of some requests.
-
-        Stages compute pieces of `ROWS_TOGETHER` rows one after the other, and different pieces at the same time. The
+    def end(self, batch: Sequence[Positions], now: float, free_at: list[float]) -> float:
+        """Stages compute pieces of `ROWS_TOGETHER` rows one after the other, and different pieces at the same time. The
         engine has the last stage, and passes rows on between the others.
         """
-        num_stages = len(self._parts)
-        pieces = [batch] if num_stages == 1 else cut_into_pieces(batch, ROWS_TOGETHER)
-        free_at = [0.0] * num_stages
+        pieces = [batch] if self.num_stages == 1 else cut_into_pieces(batch, ROWS_TOGETHER)
         for piece in pieces:
             num_rows = sum(end - start for start, end in piece)
-            ready_at = 0.0
+            ready_at = now
             for number, part in enumerate(self._parts):
                 ready_at = free_at[number] = max(ready_at, free_at[number]) + part(piece)
-                num_sent = 1 if number == num_stages - 2 else 2
+                num_sent = 1 if number == self.num_stages - 2 else 2
                 ready_at += self._boundary.seconds
                 ready_at += num_sent * num_rows * self._boundary.row_seconds
         return free_at[-1]
@@ -148,14 +164,16 @@ class StepEnd(NamedTuple):
 
 
 class SimulatedEngine:
-    """The scheduler and the cache manager of an engine, for requests that end by length.
+    """The scheduler and the cache manager of an engine, for requests that end by length. As in `EngineCore`, up to as
+    many steps are under way as there are stages, and no step begins while the engine computes the last layers of one.
 
     Args:
-        seconds: of a step.
+        times: of steps.
     """
 
-    def __init__(self, sizes: EngineSizes, seconds: Callable[[Sequence[Positions]], float]) -> None:
-        self._seconds = seconds
+    def __init__(self, sizes: EngineSizes, times: StepTimes) -> None:
+        self._times = times
+        self._free_at = [0.0] * times.num_stages
         self._manager = KVCacheManager(
             BlockPool(sizes.num_blocks),
             sizes.block_size,
@@ -164,18 +182,18 @@ class SimulatedEngine:
         )
         self._manager.block_pool.index.listener = self
         self._scheduler = Scheduler(
-            self._manager, EventBus(), sizes.max_num_seqs, sizes.max_num_batched_tokens
+            self._manager,
+            EventBus(),
+            sizes.max_num_seqs,
+            sizes.max_num_batched_tokens,
+            max_steps=times.num_stages,
         )
         self._block_changes: list[tuple[int, bool]] = []
-        self._output: SchedulerOutput | None = None
+        self._under_way: deque[SchedulerOutput] = deque()
 
     @property
     def is_computing(self) -> bool:
-        return self._output is not None
-
-    @property
-    def has_requests(self) -> bool:
-        return self._scheduler.has_unfinished_requests
+        return len(self._under_way) > 0
 
     def add(self, request: Request) -> None:
         """Queues a request, which the next step can compute.
@@ -185,17 +203,26 @@ class SimulatedEngine:
         """
         self._scheduler.add_request(request)
 
-    def begin_step(self, now: float) -> float:
-        """Decides on a step; returns how long it takes, in seconds."""
-        assert self._output is None
-        self._output = self._scheduler.schedule(now)
-        assert self._output.scheduled
-        return self._seconds([(each.start, each.end) for each in self._output.scheduled])
+    def begin_steps(self, now: float) -> Iterator[float]:
+        """Decides on as many steps as there may be; gives when each of them ends."""
+        scheduler = self._scheduler
+        if not self._under_way and not scheduler.has_unfinished_requests:
+            return
+        while not self._under_way or (
+            len(self._under_way) < scheduler.max_steps and scheduler.has_work_beside
+        ):
+            output = scheduler.schedule(now)
+            if not output.scheduled:
+                assert self._under_way
+                scheduler.withdraw(output)
+                return
+            self._under_way.append(output)
+            batch = [(each.start, each.end) for each in output.scheduled]
+            yield self._times.end(batch, now, self._free_at)
 
     def end_step(self, now: float) -> StepEnd:
-        """Gives the step's requests their tokens."""
-        output, self._output = self._output, None
-        assert output is not None
+        """Gives the requests of the step that began first their tokens."""
+        output = self._under_way.popleft()
         requests = [
             self._scheduler.requests[name] for each in output.scheduled for name in each.samplers
         ]
@@ -339,18 +366,16 @@ class SimulatedCluster:
             )
         )
         if not engine.is_computing:
-            self._begin_step(request.replica, now)
+            self._begin_steps(request.replica, now)
 
-    def _begin_step(self, number: int, now: float) -> None:
-        seconds = self.engines[number].begin_step(now)
-        self._at(now + seconds, lambda now: self._end_step(number, now))
+    def _begin_steps(self, number: int, now: float) -> None:
+        for end in self.engines[number].begin_steps(now):
+            self._at(end, lambda now: self._end_step(number, now))
 
     def _end_step(self, number: int, now: float) -> None:
-        engine = self.engines[number]
-        end = engine.end_step(now)
+        end = self.engines[number].end_step(now)
         self._at(now + self.latency, lambda now: self._hear(number, end, now))
-        if engine.has_requests:
-            self._begin_step(number, now)
+        self._begin_steps(number, now)
 
     def _hear(self, number: int, end: StepEnd, now: float) -> None:
         """The front hears of a step."""

@@ -1,7 +1,7 @@
 """benchmarks/cluster_simulation.py: what its model says where the answer is known."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -35,20 +35,25 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return cluster_simulation
 
 
-def a_second(batch: Sequence[Positions]) -> float:
-    return 1.0
+class ASecond:
+    """A step takes a second."""
+
+    num_stages = 1
+
+    def end(self, batch: Sequence[Positions], now: float, free_at: list[float]) -> float:
+        return now + 1.0
 
 
 def cluster_of(
     simulated: ModuleType,
     num_replicas: int,
     router: type[Router] = Router,
-    seconds: Callable[[Sequence[Positions]], float] = a_second,
     num_blocks: int = 100,
     latency: float = 0.0,
+    times: object = None,
 ):  # type: ignore[no-untyped-def]
     sizes = simulated.EngineSizes(num_blocks, BLOCK)
-    engines = [simulated.SimulatedEngine(sizes, seconds) for _ in range(num_replicas)]
+    engines = [simulated.SimulatedEngine(sizes, times or ASecond()) for _ in range(num_replicas)]
     return simulated.SimulatedCluster(router(BLOCK), engines, BLOCK, latency)
 
 
@@ -117,18 +122,33 @@ class Rows:
 
 
 def test_stages_compute_pieces_of_a_prompt_at_the_same_time(simulated: ModuleType) -> None:
-    def of(num_stages: int, boundary: tuple[float, float] = (0.0, 0.0)):  # type: ignore[no-untyped-def]
-        stages = [Rows()] * num_stages
-        return simulated.StepSeconds(stages, {"rows": 1.0}, simulated.Boundary(*boundary))
+    def end(num_stages: int, *batches: Sequence[Positions], boundary: Positions = (0, 0)) -> float:
+        seconds = simulated.StepSeconds(
+            [Rows()] * num_stages, {"rows": 1.0}, simulated.Boundary(*boundary)
+        )
+        free_at = [0.0] * num_stages
+        return [seconds.end(batch, 0.0, free_at) for batch in batches][-1]
 
-    prompt = [(0, 2048)]
-    assert of(1)(prompt) == 2048
-    assert of(2)(prompt) == (4 + 1) * 512
-    assert of(4)(prompt) == (4 + 3) * 512
-    assert of(2)([(0, 600), (7, 8)]) == 512 + max(512, 89) + 89
-    assert of(3)([(7, 8)]) == 3  # a token passes one after the other
-    assert of(2, (10.0, 0.5))([(7, 8)]) == 2 + 10 + 0.5
-    assert of(3, (10.0, 0.5))([(7, 8)]) == 3 + 2 * 10 + 3 * 0.5  # by way of the engine
+    prompt, token = [(0, 2048)], [(7, 8)]
+    assert end(1, prompt) == 2048
+    assert end(2, prompt) == (4 + 1) * 512
+    assert end(4, prompt) == (4 + 3) * 512
+    assert end(2, [(0, 600), (7, 8)]) == 512 + max(512, 89) + 89
+    assert end(3, token) == 3  # a token passes one after the other
+    assert end(3, token, token, token) == 5  # of different steps at the same time
+    assert end(1, token, token, token) == 3
+    assert end(2, token, boundary=(10, 2)) == 2 + 10 + 2
+    assert end(3, token, boundary=(10, 2)) == 3 + 2 * 10 + 3 * 2  # by way of the engine
+
+
+def test_as_many_steps_are_under_way_as_there_are_stages(simulated: ModuleType) -> None:
+    """Three stages, a second for each row. The first prompt is alone: 15 s. With its first decoded token the others make
+    a step of 11 rows: 33 s. Then each request has steps of its own, of 3 s each, a second apart; in steps for all, which
+    take 9 s, the last of five tokens would come after 84 s."""
+    for num_requests, seconds in ((1, 15 + 4 * 3), (3, 15 + 33 + 4 * 3 + 2)):
+        requests = [simulated.SimulatedRequest((number,) * 5, 5) for number in range(num_requests)]
+        times = simulated.StepSeconds([Rows()] * 3, {"rows": 1.0})
+        assert cluster_of(simulated, 1, times=times).run(requests) == seconds
 
 
 def test_pieces_have_all_rows_in_order(simulated: ModuleType) -> None:
