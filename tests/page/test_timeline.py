@@ -218,11 +218,18 @@ EXPORT = """async (events) => {
 }"""
 
 
-def test_the_export_has_the_rows_of_the_commands(page: Any) -> None:
+@pytest.mark.parametrize("waits_us", [0, 20_000])
+def test_the_export_has_the_rows_of_the_commands(page: Any, waits_us: int) -> None:
+    """Of steps one after the other, and of some that overlap."""
     trace = files("pellucid.web") / "traces" / "demo.jsonl.gz"
     lines = gzip.decompress(trace.read_bytes()).decode().splitlines()
     events = [event for event in map(json.loads, lines) if event["ev"] != "snapshot"]
+    for event in events:
+        if event["ev"] == "step":
+            event["fwd_us"] += waits_us
     expected = perfetto_trace(events)
+    num_threads = sum(row["name"] == "thread_name" for row in expected["traceEvents"])
+    assert (num_threads > 1) == (waits_us > 0)
     exported = page.evaluate(EXPORT, events)
     assert exported["displayTimeUnit"] == expected["displayTimeUnit"]
 

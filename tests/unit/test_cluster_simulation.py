@@ -142,9 +142,9 @@ def test_stages_compute_pieces_of_a_prompt_at_the_same_time(simulated: ModuleTyp
 
 
 def test_as_many_steps_are_under_way_as_there_are_stages(simulated: ModuleType) -> None:
-    """Three stages, a second for each row. The first prompt is alone: 15 s. With its first decoded token the others make
-    a step of 11 rows: 33 s. Then each request has steps of its own, of 3 s each, a second apart; in steps for all, which
-    take 9 s, the last of five tokens would come after 84 s."""
+    """Three stages, a second for each row. The first prompt is alone: 15 s. With its first decoded token the others
+    make a step of 11 rows: 33 s. Then each request has steps of its own, of 3 s each, a second apart; in steps for
+    all, which take 9 s, the last of five tokens would come after 84 s."""
     for num_requests, seconds in ((1, 15 + 4 * 3), (3, 15 + 33 + 4 * 3 + 2)):
         requests = [simulated.SimulatedRequest((number,) * 5, 5) for number in range(num_requests)]
         times = simulated.StepSeconds([Rows()] * 3, {"rows": 1.0})

@@ -198,6 +198,20 @@ def test_perfetto_slices_nest_and_phases_open_and_close() -> None:
     assert all(row["pid"] == ENGINE for row in rows if row["ph"] == "C")
 
 
+def test_steps_that_overlap_are_on_threads_of_their_own() -> None:
+    """Three stages: a step ends each 10 us, and takes 30; a microsecond may be lost in rounding."""
+    events = [
+        {"ev": "step", "step": number, "t_us": end, "batch": [], "kind": "decode"}
+        | {"sched_us": 2, "fwd_us": 25, "sample_us": 2, "emit_us": 1}
+        for number, end in enumerate((40, 50, 60, 69, 80, 200))
+    ]
+    rows = perfetto_trace(events)["traceEvents"]
+    steps = [row for row in rows if row["ph"] == "X" and row["name"].startswith("step")]
+    assert [row["tid"] for row in steps] == [1, 2, 3, 1, 2, 1]
+    names = [(row["tid"], row["args"]["name"]) for row in rows if row.get("name") == "thread_name"]
+    assert names == [(1, "steps"), (2, "steps 2"), (3, "steps 3")]
+
+
 def test_csv_has_a_line_for_each_step() -> None:
     events = events_of(crowded_engine(), 5)
     file = io.StringIO()

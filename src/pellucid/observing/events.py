@@ -407,7 +407,8 @@ class Step(Event, frozen=True):
         batch: of each request (id, tokens in this step, tokens of context including them).
         budget_tok: tokens that the step could have had.
         idle_us: since the step before it ended.
-        sched_us, fwd_us, sample_us, emit_us: its four parts; they and nothing else make up the step.
+        sched_us, fwd_us, sample_us, emit_us: its four parts; they and nothing else make up the step. Where other
+            machines compute first layers, steps overlap, and `fwd_us` has the wait for the steps before.
         draft_us: of `sched_us`, the time to make drafts; None if the step has none.
         w_bytes: weights it read.
         kv_read_bytes, kv_write_bytes: K and V.

@@ -1,6 +1,7 @@
 """Events as a trace for Perfetto (ui.perfetto.dev), in Chrome's trace event format, and as CSV.
 
-The process "engine" has nested slices of each step. The process "requests" has an asynchronous slice for each
+The process "engine" has nested slices of each step; steps that were under way at the same time have threads of their
+own there. The process "requests" has an asynchronous slice for each
 phase of a completion, because these overlap. Counters are blocks and rates; preemptions, copies and evictions are
 instants; an arrow leads from who caused a preemption to who was preempted.
 """
@@ -16,6 +17,7 @@ PARTS = (
     ("sample", "sample_us"),
     ("emit", "emit_us"),
 )
+ROUNDING_US = 4  # by which a step may seem to begin before the end of the one before: a half for each of its times
 _FINAL = ("done", "cancelled", "failed")
 _INSTANTS = {"C": "copy on write", "E": "evict", "O": "swap out", "I": "swap in"}
 _STATE_INSTANTS = {"T": "snapshot taken", "U": "snapshot used", "E": "snapshot evicted"}
@@ -28,6 +30,7 @@ def perfetto_trace(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         _meta("process_name", REQUESTS, "requests"),
         _meta("thread_name", ENGINE, "steps"),
     ]
+    ends = [0]  # of the last step of each thread
     phases: dict[str, str] = {}  # that are open, by completion
     lanes: dict[str, int] = {}
     num_arrows = 0
@@ -37,7 +40,7 @@ def perfetto_trace(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
             case "hello":
                 rows.append({**_instant("hello", ENGINE, 1, at), "args": event["model"]})
             case "step":
-                rows += _step(event)
+                rows += _step(event, ends)
             case "req.add":
                 lanes[event["req"]] = len(lanes) + 1
                 phases[event["req"]] = "waiting"
@@ -105,19 +108,30 @@ def write_csv(events: Iterable[dict[str, Any]], file: IO[str]) -> None:
             writer.writerow([counted.get(name, event.get(name, "")) for name in names])
 
 
-def _step(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """A step ends where its event was emitted; its parts follow one another without gaps."""
+def _step(event: dict[str, Any], ends: list[int]) -> list[dict[str, Any]]:
+    """A step ends where its event was emitted; its parts follow one another without gaps.
+
+    Args:
+        ends: of the last step of each thread.
+    """
     total = sum(event[name] for _, name in PARTS)
     at = max(0, event["t_us"] - total)
+    thread = next((each for each, end in enumerate(ends, 1) if end - ROUNDING_US <= at), 0)
+    rows = []
+    if not thread:
+        ends.append(0)
+        thread = len(ends)
+        rows.append({**_meta("thread_name", ENGINE, f"steps {thread}"), "tid": thread})
+    ends[thread - 1] = at + total
     arguments: dict[str, Any] = {
         name: event[name]
         for name in ("kind", "flops", "w_bytes", "bound", "pred_us")
         if name in event
     }
     arguments["batch"] = [" ".join(map(str, row)) for row in event["batch"]]
-    slice_of = {"ph": "X", "pid": ENGINE, "tid": 1}
+    slice_of = {"ph": "X", "pid": ENGINE, "tid": thread}
     name = f"step {event['step']}"
-    rows = [{**slice_of, "name": name, "ts": at, "dur": total, "args": arguments}]
+    rows.append({**slice_of, "name": name, "ts": at, "dur": total, "args": arguments})
     for part, field in PARTS:
         rows.append({**slice_of, "name": part, "ts": at, "dur": event[field]})
         at += event[field]

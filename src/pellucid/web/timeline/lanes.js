@@ -9,7 +9,7 @@ import { Legend, Panel, Why } from "../parts/panel.js";
 import { matcherOf, SEARCHES } from "./find.js";
 import { TimeGestures } from "./gestures.js";
 import { arrivalOf, endOf, phasesOf } from "./life.js";
-import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf } from "./span.js";
+import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf, stepLanes } from "./span.js";
 
 const MIN_LANE = 14; // pixels: its name can be read
 const MAX_LANE = 36;
@@ -204,7 +204,7 @@ export function Lanes({ session, span, gestures, search, asTable, actions }) {
     });
     shown.forEach((_, lane) => drawTicks(lane));
     ctx.restore();
-    drawnTo.current = rows[1] > rows[0] ? store.steps.get("t_us", rows[1] - 1) : span.from;
+    drawnTo.current = rows[1] > rows[0] && stepLanes(store).num === 1 ? store.steps.get("t_us", rows[1] - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), bottom);
   };
 

@@ -107,6 +107,30 @@ export function startOf({ steps }, row) {
   return steps.get("t_us", row) - steps.get("sched_us", row) - steps.get("fwd_us", row) - steps.get("sample_us", row) - steps.get("emit_us", row);
 }
 
+const ROUNDING_US = 4; // by which a step may seem to begin before the end of the one before: a half for each of its times
+/** @type {WeakMap<Store["steps"], {ends: number[], next: number, lanes: Uint8Array}>} */
+const known = new WeakMap();
+
+/**
+ * The lanes of steps: those that are under way at the same time, on several machines, have different ones.
+ * @param {Store} store
+ * @returns {{num: number, of: (row: number) => number}} how many there are, and which a step has
+ */
+export function stepLanes(store) {
+  const { steps } = store;
+  const kept = known.get(steps) ?? { ends: [0], next: 0, lanes: new Uint8Array(steps.capacity) };
+  known.set(steps, kept);
+  for (let row = Math.max(kept.next, steps.first); row < steps.end; row++) {
+    const began = Math.max(0, startOf(store, row));
+    let lane = kept.ends.findIndex((end) => end - ROUNDING_US <= began);
+    if (lane < 0) lane = kept.ends.length;
+    kept.ends[lane] = began + steps.get("t_us", row) - startOf(store, row);
+    kept.lanes[row % steps.capacity] = lane;
+  }
+  kept.next = steps.end;
+  return { num: kept.ends.length, of: (row) => kept.lanes[row % steps.capacity] };
+}
+
 /**
  * The rows of steps that ended in a span or just after it, up to the moment of the cursor.
  * @param {Store} store

@@ -8,7 +8,7 @@ import { Badge, count, Fact, Facts, inTime, percent, several } from "../parts/nu
 import { Legend, Panel, Why } from "../parts/panel.js";
 import { STEP_KINDS } from "../state/store.js";
 import { TimeGestures } from "./gestures.js";
-import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf } from "./span.js";
+import { AXIS, clipTo, drawAxis, drawCursor, partToDraw, rowsIn, scaleOf, startOf, stepLanes } from "./span.js";
 
 const STEPS_HEIGHT = 44;
 
@@ -27,6 +27,9 @@ export function Steps({ session, span, gestures, asTable }) {
   const seq = cursor.seq.value;
   const [first, end] = rowsIn(store, span, seq);
   const current = store.rowAt(steps, seq);
+  const lanes = stepLanes(store);
+  const numLanes = lanes.num;
+  const laneHeight = (STEPS_HEIGHT - 4) / numLanes;
   const isLive = cursor.isLive.value;
   const sums = { sched_us: 0, fwd_us: 0, sample_us: 0, emit_us: 0 };
   let idle = 0;
@@ -50,28 +53,36 @@ export function Steps({ session, span, gestures, asTable }) {
     if (!isFresh) clipTo(ctx, left, width, STEPS_HEIGHT);
     drawAxis(surface, span, x, STEPS_HEIGHT);
     const [from, to] = rowsIn(store, { from: since, to: span.to }, cursor.seq.value);
-    for (let row = from, next = from; row < to; row = next) {
-      // Steps that share a few pixels are drawn as one, with the sums of their parts.
-      const times = [0, 0, 0, 0];
-      const began = startOf(store, row);
-      do {
-        STEP_PARTS.forEach(([field], part) => (times[part] += steps.get(field, next)));
-        next += 1;
-      } while (next < to && x(steps.get("t_us", next)) - x(began) < 3);
-      let at = began;
-      STEP_PARTS.forEach(([field, , pattern, colour], part) => {
-        const top = field === "fwd_us" ? 2 : 12;
-        const left = x(at);
-        const wide = x(at += times[part]) - left;
-        ctx.fillStyle = palette[colour];
-        ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
-        if (pattern === "hatched" && wide > 3) hatch(ctx, left, top, wide, STEPS_HEIGHT - 2 - top, palette[colour], 4);
-        else ctx.fillRect(left, top, Math.max(0.4, wide), STEPS_HEIGHT - 2 - top);
-      });
-      ctx.globalAlpha = 1;
+    for (let lane = 0; lane < numLanes; lane++) {
+      const inLane = (/** @type {number} */ row) => {
+        while (row < to && lanes.of(row) !== lane) row++;
+        return row;
+      };
+      const bottom = 2 + (lane + 1) * laneHeight - (numLanes > 1 ? 1 : 0);
+      for (let row = inLane(from), next = row; row < to; row = next) {
+        // Steps that share a few pixels are drawn as one, with the sums of their parts.
+        const times = [0, 0, 0, 0];
+        const began = startOf(store, row);
+        do {
+          STEP_PARTS.forEach(([field], part) => (times[part] += steps.get(field, next)));
+          next = inLane(next + 1);
+        } while (next < to && x(steps.get("t_us", next)) - x(began) < 3);
+        let at = began;
+        STEP_PARTS.forEach(([field, , pattern, colour], part) => {
+          const top = 2 + (lane + (field === "fwd_us" ? 0 : 0.25)) * laneHeight;
+          const left = x(at);
+          const wide = x(at += times[part]) - left;
+          ctx.fillStyle = palette[colour];
+          ctx.globalAlpha = pattern === "hatched" ? 0.5 : 1;
+          if (pattern === "hatched" && wide > 3) hatch(ctx, left, top, wide, bottom - top, palette[colour], 4);
+          else ctx.fillRect(left, top, Math.max(0.4, wide), bottom - top);
+        });
+        ctx.globalAlpha = 1;
+      }
     }
     ctx.restore();
-    drawnTo.current = to > from ? steps.get("t_us", to - 1) : span.from;
+    // A step that others overlap ends behind the beginning of the next: then all is drawn again.
+    drawnTo.current = to > from && numLanes === 1 ? steps.get("t_us", to - 1) : span.from;
     if (!isLive && now >= span.from && now <= span.to) drawCursor(surface, x(now), STEPS_HEIGHT);
   };
   const label = `${several(num, "step")} in ${inTime(Math.min(span.to, store.head.t_us) - span.from)}.`;
@@ -94,10 +105,14 @@ export function Steps({ session, span, gestures, asTable }) {
           describe: (index) => describe(first + index),
           rect: (index) => {
             const left = x(startOf(store, first + index));
-            return { x: left, y: 2, width: Math.max(3, x(steps.get("t_us", first + index)) - left), height: STEPS_HEIGHT - 4 };
+            const top = 2 + lanes.of(first + index) * laneHeight;
+            return { x: left, y: top, width: Math.max(3, x(steps.get("t_us", first + index)) - left), height: laneHeight };
           },
-          hit: (px) => {
-            for (let row = first; row < end; row++) if (px <= x(steps.get("t_us", row)) + 1) return px >= x(startOf(store, row)) - 1 ? row - first : -1;
+          hit: (px, py) => {
+            const lane = Math.max(0, Math.min(numLanes - 1, Math.floor((py - 2) / laneHeight)));
+            for (let row = first; row < end; row++) {
+              if (lanes.of(row) === lane && px <= x(steps.get("t_us", row)) + 1) return px >= x(startOf(store, row)) - 1 ? row - first : -1;
+            }
             return -1;
           },
           choose: (index) => cursor.seekStep(first + index),
@@ -128,7 +143,7 @@ export function Steps({ session, span, gestures, asTable }) {
         <${Fact} label="idle" value=${percent(idle / Math.max(1, busy + idle))} unit=${inTime(idle)} kind="M" from="Σ step.idle_us between the steps shown" />
       <//>
       <${Why} lead=${`${several(num, "step")} took ${inTime(busy)}:`}>
-        ${inTime(busy / num)} each. The forward pass is ${percent(sums.fwd_us / Math.max(1, busy))} of that; what remains is the engine's own work around it.
+        ${inTime(busy / num)} each. The forward pass is ${percent(sums.fwd_us / Math.max(1, busy))} of that; what remains is the engine's own work around it.${numLanes > 1 && html` Up to ${several(numLanes, "step")} were under way at the same time, on several machines: the forward pass of each has the wait for those before it.`}
       <//>`}
   <//>`;
 }

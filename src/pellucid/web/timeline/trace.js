@@ -2,7 +2,7 @@
 // The store as a trace for Perfetto, in Chrome's trace event format: the rows that `pellucid trace export` writes.
 
 import { ENDED, STEP_KINDS } from "../state/store.js";
-import { startOf } from "./span.js";
+import { startOf, stepLanes } from "./span.js";
 import { STEP_PARTS } from "./steps.js";
 
 const ENGINE = 1; // processes
@@ -20,7 +20,9 @@ export function perfettoTrace(store) {
   /** @type {any[]} */
   const rows = [meta("process_name", ENGINE, "engine"), meta("process_name", REQUESTS, "requests"), meta("thread_name", ENGINE, "steps")];
   if (store.hello) rows.push({ ...instant("hello", ENGINE, 1, store.hello.t_us), args: store.hello.model });
-  for (let row = store.steps.first; row < store.steps.end; row++) rows.push(...stepRows(store, row));
+  const lanes = stepLanes(store);
+  for (let row = store.steps.first; row < store.steps.end; row++) rows.push(...stepRows(store, row, lanes.of(row) + 1));
+  for (let tid = 2; tid <= lanes.num; tid++) rows.push({ ...meta("thread_name", ENGINE, `steps ${tid}`), tid });
   for (const request of store.requests.values()) rows.push(...phaseRows(request));
   const preempts = [...store.requests.values()].flatMap((request) => request.preempts).sort((a, b) => a.seq - b.seq);
   preempts.forEach(({ req, cause_req, lost_tok, mode, t_us: ts }, index) => {
@@ -47,15 +49,16 @@ export function perfettoTrace(store) {
  * A step and its parts, which follow one another without gaps.
  * @param {Store} store
  * @param {number} row
+ * @param {number} tid
  */
-function stepRows(store, row) {
+function stepRows(store, row, tid) {
   const { steps } = store;
   let ts = Math.max(0, startOf(store, row));
   /** @type {any} */
   const args = { kind: STEP_KINDS[steps.get("kind", row)], flops: steps.get("flops", row), w_bytes: steps.get("w_bytes", row) };
   if (steps.get("pred_us", row) >= 0) args.pred_us = steps.get("pred_us", row);
   args.batch = store.batch(row).map(({ request, q_tok, ctx_tok }) => `${request?.req ?? "?"} ${q_tok} ${ctx_tok}`);
-  const slice = { ph: "X", pid: ENGINE, tid: 1 };
+  const slice = { ph: "X", pid: ENGINE, tid };
   const rows = [{ ...slice, name: `step ${steps.get("step", row)}`, ts, dur: STEP_PARTS.reduce((sum, [field]) => sum + steps.get(field, row), 0), args }];
   for (const [field, name] of STEP_PARTS) {
     rows.push(/** @type {any} */ ({ ...slice, name, ts, dur: steps.get(field, row) }));
