@@ -431,6 +431,8 @@ def test_top_tokens_of_equal_logits_come_by_id() -> None:
     (at,) = Sampler().prompt_logprobs(logits, [0], 20)
     expected = sorted(range(300), key=lambda token_id: (-logits[0, token_id], token_id))[:20]
     assert [top.token_id for top in at.top] == expected
+    beams = Sampler().beam_candidates(logits[0], make_row(), 20)
+    assert [each.token_id for each in beams] == expected
 
 
 def test_the_tail_has_a_logprob_where_its_probability_underflows() -> None:
