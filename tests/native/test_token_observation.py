@@ -27,6 +27,8 @@ from support.observation_cases import (
     row_of,
 )
 
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
 
 def summarize_on(isa: str = "", num_threads: int = 1) -> Summarize:
     return partial(row_summary, RowSummarizer(find_kernels(isa), ThreadPool(num_threads)))
@@ -51,7 +53,7 @@ def test_threads_change_no_bit(num_threads: int, vocab_size: int) -> None:
         logits[::999] = logits.max()  # equals in every chunk
         for token in (0, 8_191, 8_192, 15_984, vocab_size - 1):
             for truncation in ({}, {"top_p": 0.9}, {"top_k": 70, "min_p": 0.01}):
-                question = RowQuestion(token, 10, 1.7, **truncation)
+                question = RowQuestion(token, 10, 1.7, **OFF | truncation)
                 found = alone(logits, question)
                 assert together(logits, question) == found
                 assert found is not None and found.rank == 1 + np.sum(
@@ -114,7 +116,7 @@ def test_tokens_of_a_step_share_the_time_of_their_observation(
 def test_logits_that_are_not_finite_are_left_to_the_definition(bad: float) -> None:
     logits = np.linspace(-1, 1, 600).astype(np.float32)
     logits[5] = bad
-    assert summarize_on()(logits, RowQuestion(3, 10, 1.0)) is None
+    assert summarize_on()(logits, RowQuestion(3, 10, 1.0, **OFF)) is None
     if bad == -np.inf:
         _, observation = Sampler().observe(logits, row_of({}), 3)
         assert observation.funnel[0].num_kept == 599
@@ -123,9 +125,9 @@ def test_logits_that_are_not_finite_are_left_to_the_definition(bad: float) -> No
 def test_a_question_that_does_not_fit_the_row_is_refused() -> None:
     logits = np.zeros(8, np.float32)
     for question, named in (
-        (RowQuestion(8, 1, 1.0), "token=8"),
-        (RowQuestion(0, 9, 1.0), "num_likeliest=9"),
-        (RowQuestion(0, 1, 0.0), "sharpness=0"),
+        (RowQuestion(8, 1, 1.0, **OFF), "token=8"),
+        (RowQuestion(0, 9, 1.0, **OFF), "num_likeliest=9"),
+        (RowQuestion(0, 1, 0.0, **OFF), "sharpness=0"),
     ):
         with pytest.raises(ValueError, match=named):
             summarize_on()(logits, question)

@@ -133,6 +133,7 @@ def test_a_slot_has_the_two_latest_groups() -> None:
         for group in groups:
             known = k[32 * group : stop][:32]
             assert (cache.read_open_keys(1, 1, group)[: len(known)] == known).all()
+    assert cache.layers[1].open_keys.latest.keys() == {(1, 2)}  # of the latest step alone
     cache.copy_state(1, 2)
     data = cache.read_state(2)
     assert data.shape == (cache.bytes_per_state,)

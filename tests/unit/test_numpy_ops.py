@@ -354,8 +354,9 @@ def test_kv_bytes_are_what_is_allocated(compute, kv_dtype, number_bytes):
     backend, config = NumpyBackend(compute), tiny_config()
     per_block = backend.kv_bytes_per_block(config, 32, kv_dtype)
     assert per_block == 32 * 2 * 3 * 2 * 8 * number_bytes
-    slots = 2 * open_key_bytes(config, kv_dtype)
-    assert backend.make_kv_cache(config, 5, 32, kv_dtype, 2).num_bytes == 5 * per_block + slots
+    slot = open_key_bytes(config, kv_dtype)
+    assert backend.make_kv_cache(config, 5, 32, kv_dtype).num_bytes == 5 * per_block + slot
+    assert backend.open_area_bytes(config, kv_dtype) == 0
 
 
 @pytest.mark.parametrize("kv_dtype", ["int2", "float32"])
@@ -373,7 +374,7 @@ def test_bytes_of_weights_and_between_ops(backend):
     decoder = backend.compile(None, TINY_SHAPE)
     weights = decoder.step_weights
     layers, head = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48), 96 * 32
-    assert weights == StepWeights(layers * size, head * size, "f32")
+    assert weights == StepWeights(layers * size, head * size, "f32", expert_bytes=0)
     assert weights.num_bytes(with_head=False) == layers * size
     assert weights.num_bytes(with_head=True) == (layers + head) * size
     assert decoder.scratch_bytes(10) == 10 * (6 * 48 + 4 * 32) * size

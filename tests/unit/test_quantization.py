@@ -94,6 +94,13 @@ def test_dequantize(weight_format, seed, num_outputs, num_inputs):
     assert (matrix.dequantize() == exact).all()
 
 
+def test_a_byte_of_zero_is_a_scale_of_zero():
+    matrix = random_matrix(STORED_FORMATS["mxfp4"], 2, 32, np.random.default_rng(0))
+    matrix.scales[:] = [[0], [1]]
+    expected = matrix.centered_codes() * np.array([[0], [2.0**-126]])
+    assert (matrix.dequantize() == expected).all()
+
+
 @given(stored_formats, seeds, st.integers(2, 6), st.integers(1, 150))
 def test_rows_and_their_concatenation(weight_format, seed, num_outputs, num_inputs):
     matrix = random_matrix(weight_format, num_outputs, num_inputs, np.random.default_rng(seed))
@@ -274,6 +281,16 @@ def test_linear_is_its_definition(
     y = y * rows.scales[:, None]
     y = y if bias is None else y + bias
     assert (OPS.ops.linear(x, OPS.weights.matrix(matrix, bias)) == y).all()
+
+
+def test_sums_of_long_rows_are_exact():
+    rng = np.random.default_rng(0)
+    matrix = quantize_matrix(rng.uniform(0.8, 1, (3, 1 << 17)), FORMATS["int8-channel"])
+    x = rng.uniform(0.8, 1, (1, 1 << 17)).astype(np.float32)
+    rows = quantize_activations(x, 1 << 17)
+    sums = rows.codes[0].astype(np.int64) @ matrix.codes.T.astype(np.int64)
+    expected = sums.astype(np.float32) * (matrix.scales * rows.shares[0]) * rows.scales
+    assert (OPS.ops.linear(x, OPS.weights.matrix(matrix)) == expected).all()
 
 
 @given(stored_formats, seeds, st.integers(1, 200))

@@ -182,9 +182,9 @@ class RowQuestion(NamedTuple):
     token: int
     num_likeliest: int
     sharpness: float
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    top_k: int
+    top_p: float
+    min_p: float
 
 
 class KeptTokens(NamedTuple):

@@ -83,7 +83,7 @@ def rope_frequencies(rope: RopeConfig, length: int) -> tuple[Frequencies, float]
 
 
 def _unscaled(theta: float, dim: int) -> Frequencies:
-    return np.asarray(theta ** (-np.arange(0, dim, 2) / dim), dtype=np.float64)
+    return np.asarray(theta ** (-np.arange(0, dim, 2) / dim))
 
 
 def _dynamic_theta(rope: RopeConfig, scaling: DynamicRopeScaling, length: int) -> float:

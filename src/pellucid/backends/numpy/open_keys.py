@@ -57,7 +57,6 @@ class OpenKeys:
                 rows = slice(row, row + own.stop - own.start)
                 keys[own, :, : k.shape[-1]] = k[rows]
                 self.latest[slot, group] = keys
-                if group > last - OPEN_GROUPS:
-                    self.slots[slot, group % OPEN_GROUPS] = keys
+                self.slots[slot, group % OPEN_GROUPS] = keys
                 if own.stop == GROUP_POSITIONS:
                     yield rows, keys[..., : k.shape[-1]]
