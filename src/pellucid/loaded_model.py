@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends.base import Backend, CompiledDecoder
 from pellucid.backends.choice import make_backend
@@ -177,8 +178,7 @@ class LoadedModel:
         return make_identity(config, self.config, weights, self.backend)
 
 
-@dataclass(frozen=True)
-class ModelWithoutWeights:
+class ModelWithoutWeights(Struct, frozen=True):
     """What of a checkpoint is needed to talk to an engine that runs it elsewhere. Attributes as of `LoadedModel`."""
 
     name: str

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import Struct
 
 import pellucid
 from pellucid import LLM, SamplingParams
@@ -104,6 +105,9 @@ class BlockWatch:
                 return any(self._holds_block(each) for pair in value.items() for each in pair)
             case list() | tuple() | set() | frozenset():  # long ones have one kind of thing
                 return any(map(self._holds_block, itertools.islice(value, 8)))
+            case Struct():
+                own = (getattr(value, name) for name in value.__struct_fields__)
+                return value.__struct_config__.frozen and any(map(self._holds_block, own))
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
             return False
         if not value.__dataclass_params__.frozen:  # no data, but an object with blocks of its own

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.drawing import DrawTable
 from pellucid.backends.joined_matrix import JoinedMatrix, UniformMatrix, WeightMatrix
@@ -30,8 +31,7 @@ if TYPE_CHECKING:  # the contract needs no extension
     from pellucid.backends.native import Kernels, ThreadPool
 
 
-@dataclass(frozen=True)
-class ExpertReads:
+class ExpertReads(Struct, frozen=True):
     """The experts in a file, in bytes.
 
     Args:
@@ -53,8 +53,7 @@ class MatrixShape(NamedTuple):
     num_inputs: int
 
 
-@dataclass(frozen=True)
-class JoinedHandle:
+class JoinedHandle(Struct, frozen=True):
     """The handles of matrices whose rows are one matrix's: `linear` takes them for one."""
 
     parts: tuple[Matrix, ...]

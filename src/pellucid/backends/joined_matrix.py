@@ -1,11 +1,11 @@
 """A weight matrix whose rows have different formats."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.quantization.blocks import BlockMatrix, concatenate_blocks
 from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_rows
@@ -13,8 +13,7 @@ from pellucid.backends.quantization.matrix import QuantizedMatrix, concatenate_r
 UniformMatrix: TypeAlias = npt.NDArray[Any] | QuantizedMatrix | BlockMatrix
 
 
-@dataclass(frozen=True)
-class JoinedMatrix:
+class JoinedMatrix(Struct, frozen=True):
     """The rows of several matrices [N_i, K], one after the other: for q, k and v that a file stores in different
     formats and a decoder uses as one matrix.
 

@@ -1,10 +1,10 @@
 """A matrix that stays in its file: a step reads the rows of its tokens."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import HostArray, IntArray
@@ -25,8 +25,7 @@ class RowTable(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class MatrixRows:
+class MatrixRows(Struct, frozen=True):
     """The rows of a matrix whose arrays are views of a file, or in memory."""
 
     matrix: UniformMatrix
@@ -42,8 +41,7 @@ class MatrixRows:
         return self.matrix.rows(rows).dequantize()
 
 
-@dataclass(frozen=True)
-class TableInFile:
+class TableInFile(Struct, frozen=True):
     """The handle that `Weights.table` makes for `Ops.embed`."""
 
     rows: RowTable

@@ -5,8 +5,9 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from pellucid import __version__
 from pellucid.backends.base import StepWeights
@@ -27,8 +28,7 @@ from pellucid.scheduling.scheduling_events import sampling_summary
 NUM_BOOT_ID_BYTES = 8
 
 
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Struct, frozen=True):
     """The measured bandwidth and peak of the machine."""
 
     bandwidth_bytes_per_second: float

@@ -1,8 +1,10 @@
 """KV storage: the KV cache, the swap file and the prefix store, of the planned sizes."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pellucid.backends.ops import KVCache
 from pellucid.execution.block_transfer import BlockTransfer, SwapFile
@@ -23,8 +25,7 @@ if TYPE_CHECKING:  # few engines have one
     from pellucid.execution.prefix_store import PrefixStore
 
 
-@dataclass(frozen=True)
-class KVStorage:
+class KVStorage(Struct, frozen=True):
     """The KV cache, and the stores to which its blocks move.
 
     Args:

@@ -2,8 +2,10 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct
 
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
@@ -25,8 +27,7 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0  # of a caller's share
 _WEIGHT = Interval(MIN_WEIGHT, MAX_WEIGHT)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
+class PreparedRequest(Struct, frozen=True):
     """A request whose text is encoded and compiled: what remains takes no time. `LLMEngine.prepare` makes it.
 
     Attributes:

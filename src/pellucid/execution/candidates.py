@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.execution.odds import Odds
 
@@ -33,8 +33,7 @@ def check_finite(peak: float) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
+class Candidates(Struct, frozen=True, eq=False, dict=True):
     """N tokens with float64 logits; the softmax of these is their distribution.
 
     Each stage of sampling takes Candidates and returns new ones. Arrays are never written to.

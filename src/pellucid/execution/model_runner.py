@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends.base import CompiledDecoder, LogitRows
 from pellucid.backends.drawing import DrawTable
@@ -31,8 +32,7 @@ from pellucid.scheduling.scheduler_output import (
 )
 
 
-@dataclass(frozen=True)
-class ComputedStep:
+class ComputedStep(Struct, frozen=True):
     """The results of a step's forward.
 
     Attributes:

@@ -7,11 +7,11 @@ from float64 (`candidates.py`) and decide nothing.
 """
 
 import math
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.draw_arithmetic import MASS_UNIT, MIN_EXPONENT, POLYNOMIAL, ROUND
 from pellucid.backends.drawing import sharpness
@@ -23,8 +23,7 @@ _ROUND = np.float32(ROUND)
 _POLYNOMIAL = tuple(map(np.float32, POLYNOMIAL))
 
 
-@dataclass(frozen=True, eq=False)
-class Odds:
+class Odds(Struct, frozen=True, eq=False):
     """N tokens' weights relative to the likeliest.
 
     Attributes:

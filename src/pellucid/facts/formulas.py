@@ -8,8 +8,9 @@ and of the KV cache, each read or written once: the least that a step can move.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pellucid.facts.kv_formats import find_kv_format
 from pellucid.facts.model_config import AttentionConfig, LayerConfig, ModelConfig, StateShape
@@ -230,8 +231,7 @@ def first_seen(position: int, window: int | None) -> int:
     return max(0, position // TILE_TOKENS * TILE_TOKENS - window + 1)
 
 
-@dataclass(frozen=True)
-class BlockNeeds:
+class BlockNeeds(Struct, frozen=True):
     """Blocks of the KV cache that a request holds.
 
     Args:

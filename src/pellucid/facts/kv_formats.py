@@ -1,7 +1,8 @@
 """The formats of the KV cache: how each stores the numbers of keys and of values."""
 
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 GROUP_DIMS = 32  # dimensions of a head whose codes share a scale
 # Positions whose codes of a dimension share a scale; groups begin at multiples.
@@ -11,8 +12,7 @@ SCALE_BYTES = 2
 _WHOLE_HEAD = sys.maxsize
 
 
-@dataclass(frozen=True)
-class NumberFormat:
+class NumberFormat(Struct, frozen=True):
     """How the keys, or the values, of a token and kv-head are stored.
 
     Args:
@@ -49,8 +49,7 @@ class NumberFormat:
         return count * self.bits / 8 + scales * SCALE_BYTES
 
 
-@dataclass(frozen=True)
-class KVFormat:
+class KVFormat(Struct, frozen=True):
     """A format of the cache, as in `EngineConfig.kv_cache_dtype`."""
 
     keys: NumberFormat

@@ -1,7 +1,9 @@
 """KV groups: which layers of a model share block tables, and where in a block each layer lies."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from pellucid.facts.formulas import BlockNeeds
 from pellucid.facts.kv_formats import OPEN_GROUPS, find_kv_format
@@ -11,8 +13,7 @@ from pellucid.facts.model_config import ModelConfig
 MAX_GROUPS = 8
 
 
-@dataclass(frozen=True)
-class KVGroup:
+class KVGroup(Struct, frozen=True):
     """Layers that have one block table for each request: a block of the group holds their keys and values.
 
     Args:
@@ -24,8 +25,7 @@ class KVGroup:
     layers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class KVPlace:
+class KVPlace(Struct, frozen=True):
     """Where the keys and values of a layer are: those of layer `index` of a group."""
 
     group: int

@@ -7,16 +7,16 @@ A name is a family and a size. The family alone stands for one of its sizes. A n
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _FILE = Path(__file__).with_name("model_names.json")
 _TAG = re.compile(r"-(?P<tag>(?:iq|q)\d\w*|mxfp4|bf16|f(?:p)?(?:16|32))$")
 _FORM = re.compile(r"[-:](?:instruct|it|chat|a\d+b)(?=[-:]|$)")  # what all models of the size are
 
 
-@dataclass(frozen=True)
-class KnownModel:
+class KnownModel(Struct, frozen=True):
     """A model that has a short name.
 
     Args:

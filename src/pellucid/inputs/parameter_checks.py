@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 MAX_SHOWN = 200  # characters of a value in a message
 # The built-in types come first: to ask an abstract class takes ten times as long
@@ -13,8 +14,7 @@ _INTEGRAL = (int, Integral)
 MAX_TOKEN_IDS = 1 << 19  # the largest vocabularies have half as many
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The numbers that a field allows: ends included, but for `low` if `above_low` and infinity.
 
     `real` and `integer` give a field's value as a float or an int.

@@ -1,8 +1,9 @@
 """Arguments of vLLM's `LLM(...)` without a field in `EngineConfig`: translated, or refused with advice."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from pellucid.inputs.config import EngineConfig
 
@@ -34,8 +35,7 @@ _FORMATS_OF_CHECKPOINTS = (
 _NONE_IS_DEFAULT = ("block_size", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
 
 
-@dataclass(frozen=True)
-class _Accepts:
+class _Accepts(Struct, frozen=True):
     """Values that mean what pellucid does anyway; for any other, `advice`."""
 
     values: tuple[object, ...]

@@ -1,8 +1,9 @@
 """Makes a model's decoder on a backend, from its open checkpoint."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from pellucid.backends.base import Backend, Weights
 from pellucid.backends.ops import Decoder, Ops
@@ -18,8 +19,7 @@ from pellucid.models.parts import decoder_parameters
 from pellucid.models.registry import decoder_class
 
 
-@dataclass(frozen=True)
-class MadeDecoder:
+class MadeDecoder(Struct, frozen=True):
     """A decoder over the weights of a checkpoint.
 
     Args:

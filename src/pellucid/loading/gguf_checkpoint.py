@@ -2,7 +2,6 @@
 codes, unchanged."""
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.joined_matrix import UniformMatrix
 from pellucid.backends.ops import IntArray
@@ -191,8 +191,7 @@ def _check_part(file: GgufFile, number: int, count: int) -> None:
         raise metadata.error(_NUMBER, f"its name says {number} (parts count from 0)")
 
 
-@dataclass(frozen=True)
-class _BlockRows:
+class _BlockRows(Struct, frozen=True):
     """The rows of a matrix of blocks [N, bytes of a row]."""
 
     blocks: Bytes

@@ -7,7 +7,6 @@ a large vocabulary. Arrays are read when they are first asked for.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +71,7 @@ class HeaderEndsEarlyError(ValueError):
     """A file ends within its header: it is cut off, or it is only the beginning of a file."""
 
 
-@dataclass(frozen=True)
-class GgufTensorInfo(PlacedTensor):
+class GgufTensorInfo(PlacedTensor, frozen=True):
     """What the header says about a tensor; GGUF's own order of a shape is the reverse."""
 
     type: TensorType

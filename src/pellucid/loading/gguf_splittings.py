@@ -5,11 +5,12 @@ known; llama.cpp writes some in other words, for a library that has no case and 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True)
-class Splitting:
+class Splitting(Struct, frozen=True):
     """How the pre-tokenizer with one of llama.cpp's names splits text.
 
     Args:

@@ -5,9 +5,10 @@ header. tests/unit/test_gguf_types.py compares.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 
 class ValueType(IntEnum):
@@ -129,8 +130,7 @@ _IK_TYPES: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True)
-class ForeignType:
+class ForeignType(Struct, frozen=True):
     """A type that llama.cpp does not have. How many bytes its numbers take is unknown.
 
     Args:

@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+
+from msgspec import Struct
 
 from pellucid.facts.model_names import find_short_name, path_here
 from pellucid.loading.file_names import CONFIG_FILE, TOKENIZER_FILE, has_weights
@@ -44,8 +45,7 @@ _HUB_ID = re.compile(
 _GGUF_MAGIC = b"GGUF"
 
 
-@dataclass(frozen=True)
-class ModelLocation:
+class ModelLocation(Struct, frozen=True):
     """Where a model's files are, and its name for people.
 
     Args:

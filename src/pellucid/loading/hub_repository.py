@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class HubName:
+
+class HubName(Struct, frozen=True):
     """A model of the hub as users name it.
 
     Args:

@@ -1,15 +1,15 @@
 """Tensors in mapped files: where each one stands, and in which file."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from pellucid.loading.files import MappedFile
 
 
-@dataclass(frozen=True)
-class PlacedTensor:
+class PlacedTensor(Struct, frozen=True):
     """What the header of a file says about a tensor.
 
     Args:

@@ -1,16 +1,15 @@
 """Vocabularies whose merges are listed, as byte-level BPE has them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import add, itemgetter
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class MergedVocabulary:
+class MergedVocabulary(Struct, frozen=True, dict=True):
     """A `MergingVocabulary` of tokens and merges.
 
     Args:

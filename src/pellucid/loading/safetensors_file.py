@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ _ALL_DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class TensorInfo(PlacedTensor):
+class TensorInfo(PlacedTensor, frozen=True):
     """What the header says about a tensor."""
 
     dtype: str

@@ -1,17 +1,16 @@
 """Vocabularies whose tokens have scores, from which merges follow (SentencePiece's BPE)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.loading.kept_merges import kept_merges
 
 
-@dataclass(frozen=True)
-class ScoredVocabulary:
+class ScoredVocabulary(Struct, frozen=True, dict=True):
     """Tokens that stand for text.
 
     Args:

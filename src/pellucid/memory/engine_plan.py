@@ -5,6 +5,8 @@ from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from pellucid.backends.base import Backend
 from pellucid.execution.state_pieces import num_pieces
 from pellucid.facts.formulas import state_bytes
@@ -51,8 +53,7 @@ class ModelNeeds:
     own_bytes_per_block: int = 0
 
 
-@dataclass(frozen=True)
-class EngineModels:
+class EngineModels(Struct, frozen=True):
     """The models of an engine.
 
     Args:
@@ -79,8 +80,7 @@ class StateSlots(NamedTuple):
     spares: int
 
 
-@dataclass(frozen=True)
-class CachePlan:
+class CachePlan(Struct, frozen=True):
     """The KV cache of one model.
 
     Args:

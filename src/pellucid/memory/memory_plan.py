@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from pellucid.backends.quantization.formats import F32, FORMATS, MatrixFormat
 from pellucid.facts.formulas import PANEL_OUTPUTS, BlockNeeds
 from pellucid.inputs.config import EngineConfig
@@ -19,8 +21,7 @@ _SMALLER_FORMATS = ("int8", "int4")  # to suggest, of weights and of the KV cach
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PlannedWeights:
+class PlannedWeights(Struct, frozen=True):
     """Bytes in memory, without the padding of kernels' layouts, which is under a percent.
 
     Args:

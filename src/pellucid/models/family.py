@@ -77,8 +77,7 @@ class WeightNames:
         if match is None:
             return self.recipes[module]
         layer = match.group(1)
-        recipe = self.recipes[module.replace(layer, "{i}", 1)]
-        return replace(recipe, sources=tuple(each.of_layer(layer) for each in recipe.sources))
+        return self.recipes[module.replace(layer, "{i}", 1)].of_layer(layer)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ apart. The names here leave out ".weight" and ".bias", which both sides share; "
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pellucid.facts.model_config import LayerConfig
 
@@ -17,7 +19,7 @@ RowOrder: TypeAlias = Callable[[LayerConfig], Sequence[int]]
 QKV = "layers.{i}.qkv_proj"
 
 
-class Step:
+class Step(Struct, frozen=True):
     """A change of a stored tensor on its way to ours. Of a tensor of all experts it changes each expert's matrix."""
 
     def stored_shape(self, shape: Shape, actual: Shape | None) -> Shape:
@@ -30,36 +32,31 @@ class Step:
         return shape
 
 
-@dataclass(frozen=True)
-class Transposed(Step):
+class Transposed(Step, frozen=True):
     """Stored [in, out], as GPT-2's Conv1D does."""
 
     def stored_shape(self, shape: Shape, actual: Shape | None) -> Shape:
         return shape[::-1]
 
 
-@dataclass(frozen=True)
-class TransposedOrNot(Step):
+class TransposedOrNot(Step, frozen=True):
     """Stored [out, in] or [in, out], as its shape tells."""
 
     def stored_shape(self, shape: Shape, actual: Shape | None) -> Shape:
         return shape if actual in (None, shape) else shape[::-1]
 
 
-@dataclass(frozen=True)
-class Offset(Step):
+class Offset(Step, frozen=True):
     """Stored as the distance from `amount`; Gemma stores how far its norms are from 1."""
 
     amount: float
 
 
-@dataclass(frozen=True)
-class NegativeExp(Step):
+class NegativeExp(Step, frozen=True):
     """Ours is -exp of what is stored."""
 
 
-@dataclass(frozen=True)
-class Half(Step):
+class Half(Step, frozen=True):
     """Stored with another weight, whose rows follow: ours are the first rows if `index` is 0, the others if 1."""
 
     index: int
@@ -68,13 +65,11 @@ class Half(Step):
         return (2 * shape[0], *shape[1:])
 
 
-@dataclass(frozen=True)
-class Alternate(Half):
+class Alternate(Half, frozen=True):
     """Stored with another weight, and the rows of both alternate: ours come first if `index` is 0."""
 
 
-@dataclass(frozen=True)
-class Rows(Step):
+class Rows(Step, frozen=True):
     """Ours are some of the stored rows, or all, in another order."""
 
     order: RowOrder
@@ -83,14 +78,12 @@ class Rows(Step):
         return shape if actual is None else (*actual[:1], *shape[1:])
 
 
-@dataclass(frozen=True)
-class HalvesFirst(Step):
+class HalvesFirst(Step, frozen=True):
     """q or k, stored with the two rows of a rotated pair side by side; ours are the first halves of all pairs of a
     head, then the second ones."""
 
 
-@dataclass(frozen=True)
-class Depthwise(Step):
+class Depthwise(Step, frozen=True):
     """A convolution [channels, kernel], stored with an axis of one input channel: in the middle by torch, at the end
     by MLX, nowhere in GGUF files."""
 
@@ -100,8 +93,7 @@ class Depthwise(Step):
         return (*shape, 1) if actual[2] == 1 else (shape[0], 1, shape[1])
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """A module of a checkpoint, and the steps that make rows of ours of its tensor."""
 
     name: str
@@ -131,15 +123,14 @@ class Source:
         return replace(self, name=self.name.replace(".{e}", ""))
 
 
-class Tensor(Source):
+class Tensor(Source, frozen=True):
     """A source whose name is that of a tensor: its bias ends in "_bias"."""
 
     def tensor(self, kind: str) -> str:
         return self.name if kind == "weight" else f"{self.name}_{kind}"
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """How one of pellucid's weights is made of a checkpoint's tensors.
 
     Args:
@@ -155,6 +146,10 @@ class Recipe:
         return replace(
             self, sources=tuple(replace(each, name=prefix + each.name) for each in self.sources)
         )
+
+    def of_layer(self, layer: str) -> "Recipe":
+        """That of one layer."""
+        return replace(self, sources=tuple(each.of_layer(layer) for each in self.sources))
 
     def with_step(self, step: Step, *indices: int) -> "Recipe":
         """The same with one step more for the sources of these numbers."""
@@ -173,8 +168,7 @@ class Recipe:
         return replace(self, sources=tuple(sources))
 
 
-@dataclass(frozen=True)
-class StoredWeight:
+class StoredWeight(Struct, frozen=True):
     """Where checkpoints store one of pellucid's weights.
 
     Args:

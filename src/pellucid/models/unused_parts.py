@@ -3,14 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 NOTHING = "(?!)"
 
 
-@dataclass(frozen=True)
-class UnusedPart:
+class UnusedPart(Struct, frozen=True):
     """A part of a larger model that text does not need. Patterns match whole names.
 
     Args:

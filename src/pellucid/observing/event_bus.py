@@ -3,8 +3,9 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from threading import RLock
+
+from msgspec import Struct
 
 from pellucid.observing.events import (
     Event,
@@ -24,8 +25,7 @@ MAX_PENDING = 256  # times that events wait for a reader: some tens of steps
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
+class Interest(Struct, frozen=True):
     """The events that a subscriber wants."""
 
     level: Level

@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from heapq import nlargest
 
+from msgspec import Struct
+
 # Most requests in `stalled_by` and `blocked_by`, and most ended requests that are remembered.
 MAX_NAMED = 3
 MAX_REMEMBERED = 32
@@ -52,8 +54,7 @@ class Part(IntEnum):
 _FIELDS = tuple(f"{part.name.lower()}_seconds" for part in Part)  # of `Ledger`
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """A request's wall time in seconds: the parts of the module's docstring, which add up to it.
 
     Attributes:

@@ -6,16 +6,16 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from pellucid.inputs.beam_search_params import BeamSearchParams
 from pellucid.scheduling.request import EndRule, FinishReason, Request, RequestStatus
 from pellucid.scheduling.scheduler_output import BeamCandidate
 
 
-@dataclass(frozen=True, slots=True)
-class Beam:
+class Beam(Struct, frozen=True):
     """A text that the search continues.
 
     Attributes:
@@ -40,8 +40,7 @@ class Beam:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
+class Hypothesis(Struct, frozen=True):
     """A finished beam. `score` is the sum of its processed log-probabilities, divided by its length to
     the power of the length penalty."""
 
@@ -126,8 +125,7 @@ class BeamSearch:
         return self._score(best, length) > self.finished[-1].score
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(Struct, frozen=True):
     """Arguments of `Scheduler.reassign`."""
 
     requests: tuple[Request, ...]

@@ -4,9 +4,10 @@ data.
 The control plane lists them, execution carries them out.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from pellucid.scheduling.block import BlockKey
 
@@ -29,8 +30,7 @@ class Slot(NamedTuple):
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """The target becomes what the source is now: copy-on-write of a block; a fork gets the states of its parent, a
     request those of a snapshot, and a snapshot or a spare slot those of a request."""
 
@@ -38,8 +38,7 @@ class Copy:
     target: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Offer a full block, or a snapshot of recurrent states at its end, to the prefix store."""
 
     slot: Slot
@@ -79,8 +78,7 @@ class PrefixToRead(NamedTuple):
     snapshot: SnapshotKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Begin to read blocks from the prefix store: what the longest of `prefixes` needs whose blocks, and snapshot, are
     all there.
 
@@ -102,24 +100,21 @@ class Read:
         return [i for i, each in enumerate(keys) if each.needed_until >= prefix.num_blocks]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(Struct, frozen=True):
     """A snapshot of recurrent states that was read from the prefix store."""
 
     block_hash: bytes
     payload: object
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """Fill a slot with what was read from the prefix store."""
 
     slot: Slot
     payload: object
 
 
-@dataclass(frozen=True, slots=True)
-class SwapOut:
+class SwapOut(Struct, frozen=True):
     """Keep what a slot holds in slots of the swap file. Each of these has the size of a block: a block takes one of
     them, states as many as their bytes fill."""
 
@@ -127,8 +122,7 @@ class SwapOut:
     swap_slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SwapIn:
+class SwapIn(Struct, frozen=True):
     """Fill a slot from slots of the swap file, which are free after it."""
 
     swap_slots: tuple[int, ...]

@@ -1,10 +1,11 @@
 """The prefix index: sealed blocks by hash, and the reasons why a prefix is not found."""
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Protocol
+
+from msgspec import Struct
 
 from pellucid.scheduling.block import Block, BlockKey
 
@@ -24,8 +25,7 @@ class MissReason(Enum):
     SALT = "salt"  # the block is in the index under another salt of the same caller
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMiss:
+class PrefixMiss(Struct, frozen=True):
     """Why the match ended where it did.
 
     Attributes:
@@ -46,8 +46,7 @@ class PrefixMiss:
     snapshot_at_token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(Struct, frozen=True):
     """What a request found when it was admitted.
 
     Attributes:

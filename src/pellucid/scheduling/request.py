@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.scheduling.block import NO_SALT, CacheSalt
 from pellucid.scheduling.scheduler_output import StartedRequest, TokenBudget, TokenGrammar
@@ -32,8 +34,7 @@ class Taken(NamedTuple):
     end: End | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndRule:
+class EndRule(Struct, frozen=True):
     """Which token ends an output.
 
     Args:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from pellucid.inputs.sampling_params import SamplingParams
 
 NO_ROWS = range(0)
@@ -183,8 +185,7 @@ class SchedulerOutput:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class BeamCandidate:
+class BeamCandidate(Struct, frozen=True):
     """A token that may follow a beam.
 
     Attributes:

@@ -4,17 +4,16 @@ Computed only if a subscriber watches: it takes a pass over the logits of each d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.execution.candidates import Candidates
 
 
-@dataclass(frozen=True)
-class DraftComparison:
+class DraftComparison(Struct, frozen=True):
     """N drafts of one request in one step, in order.
 
     Attributes:

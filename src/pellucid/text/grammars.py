@@ -5,8 +5,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.answer_tokens import SeenTokens
@@ -179,8 +180,7 @@ class GrammarCompiler:
         return self._vocabulary
 
 
-@dataclass(frozen=True)
-class _Compiled:
+class _Compiled(Struct, frozen=True):
     """A rule that is kept; its matcher is only copied."""
 
     matcher: GrammarMatcher

@@ -1,7 +1,8 @@
 """Reasoning, token by token: which tokens of an answer are reasoning, and the budget that ends it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pellucid.scheduling.answer_tokens import SeenTokens
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
@@ -10,8 +11,7 @@ from pellucid.text.stop_strings import StopStrings
 MAX_CHARACTER_BYTES = 4  # of a character in UTF-8
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningState:
+class ReasoningState(Struct, frozen=True):
     """The state after some tokens of an answer.
 
     Attributes:

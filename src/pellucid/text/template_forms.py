@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from pellucid.inputs.conversation import Message, argument_object
 from pellucid.text.chat_template import ChatTemplate, RenderingTime, TemplateTimeoutError
@@ -31,8 +32,7 @@ _TOOL = {
 }
 
 
-@dataclass(frozen=True)
-class MessageForms:
+class MessageForms(Struct, frozen=True):
     """The forms in which a template takes single messages.
 
     Attributes:
@@ -50,8 +50,7 @@ class MessageForms:
     takes_no_content: bool
 
 
-@dataclass(frozen=True)
-class TemplateForms:
+class TemplateForms(Struct, frozen=True):
     """What a template does with the forms that conversations may have.
 
     Attributes:

@@ -4,8 +4,9 @@ import hashlib
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from pellucid.inputs.conversation import Message
 
@@ -21,8 +22,7 @@ _LONG_IDS = ("toolu_01ABCdefGHIjklMNOpqrSTUv",)
 _SHORT_IDS = ("call00001", "call00002")
 
 
-@dataclass(frozen=True)
-class TurnOrder:
+class TurnOrder(Struct, frozen=True):
     """The orders of messages that a template takes.
 
     Attributes:

@@ -1,15 +1,14 @@
 """Splits the forward batch of a step into smaller batches that compute the same rows."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends.ops import ForwardBatch, HostArray, IntArray, RowSource
 
 
-@dataclass(frozen=True)
-class BatchSlice:
+class BatchSlice(Struct, frozen=True):
     """Some neighbouring rows of a batch, to be computed after those before them.
 
     Args:
@@ -21,8 +20,7 @@ class BatchSlice:
     logits_rows: IntArray
 
 
-@dataclass(frozen=True)
-class _LaterRows:
+class _LaterRows(Struct, frozen=True):
     """Some of the rows of a source, which is asked for them when they are read."""
 
     source: RowSource

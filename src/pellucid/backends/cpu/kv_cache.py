@@ -1,10 +1,10 @@
 """The native KV cache, and its handles that models pass to ops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends import native
 from pellucid.backends.cpu.kv_layout import padded_dim, unpack_layer, unpack_open_group
@@ -14,8 +14,7 @@ from pellucid.facts.kv_groups import kv_groups, kv_places, shares_layers
 from pellucid.facts.model_config import ModelConfig, StateShape
 
 
-@dataclass(frozen=True)
-class CpuKVLayer:
+class CpuKVLayer(Struct, frozen=True):
     """One layer of a cache. While a forward is traced, `cache` is None: the cache is an argument of each step.
 
     Args:
@@ -36,8 +35,7 @@ class CpuKVLayer:
     cache: "CpuKVCache | None"
 
 
-@dataclass(frozen=True)
-class CpuStateLayer:
+class CpuStateLayer(Struct, frozen=True):
     """One layer's recurrent states; `cache` is None while a forward is traced.
 
     Args:

@@ -6,12 +6,13 @@ program of its own.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import Signature, signature
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends.cpu.kv_cache import CpuKVLayer, CpuStateLayer
 from pellucid.backends.cpu.program_decoder import radians, run_program
@@ -91,8 +92,7 @@ class CpuOps(TracedOps):
         return output if result is None else output.reshape(num_rows, *result.shape)
 
 
-@dataclass(frozen=True)
-class _GivenRows:
+class _GivenRows(Struct, frozen=True):
     """Rows [T, ...] that an op is called on."""
 
     array: Array

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from pellucid.backends.native import (
     Exchange,
@@ -28,8 +29,7 @@ from pellucid.facts.model_config import RopeConfig, RopeGrowth
 BufferView: TypeAlias = tuple[int, int]  # buffer of a program, first column
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
+class Value(Struct, frozen=True, eq=False):
     """Rows that one instruction writes."""
 
     rows: RowSet
@@ -52,8 +52,7 @@ class Operand:
         )
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """The shape of an attention, and the longest sequence that it supports."""
 
     num_heads: int
@@ -120,16 +119,14 @@ class Instruction:
     accumulate: Emit | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class SymbolicIndices:
+class SymbolicIndices(Struct, frozen=True, eq=False):
     """An array of a step's batch, which a decoder passes to ops without reading it."""
 
     trace: "Trace"
     name: str  # in ForwardBatch
 
 
-@dataclass(frozen=True, eq=False)
-class SymbolicArray:
+class SymbolicArray(Struct, frozen=True, eq=False):
     """An array [T or R, *shape] of a forward that is being traced."""
 
     trace: "Trace"
@@ -187,8 +184,7 @@ class StepInput(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class LookUp:
+class LookUp(Struct, frozen=True):
     """Rows of a table that a step needs, times `scale`.
 
     Args:
@@ -311,8 +307,7 @@ def symbolic_batch(trace: Trace) -> ForwardBatch:
 NOWHERE: BufferView = (-1, 0)
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """Instructions, some of which overwrite an array that no later instruction reads.
 
     Args:

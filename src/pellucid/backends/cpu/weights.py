@@ -3,12 +3,12 @@
 import mmap
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.base import ExpertReads, JoinedHandle, MatrixShape, Weights
 from pellucid.backends.joined_matrix import UniformMatrix
@@ -35,8 +35,7 @@ from pellucid.facts.formulas import PANEL_OUTPUTS
 CpuStack: TypeAlias = Sequence[LinearWeights]  # of one format
 
 
-@dataclass(frozen=True)
-class DividedWeights:
+class DividedWeights(Struct, frozen=True):
     """A matrix [N, K] of which each process has some rows.
 
     Args:

@@ -15,12 +15,12 @@ Keys of 8 bits and values of 4 are those of the head after a Hadamard rotation: 
 its group (QuaRot, arXiv 2404.00456). Keys of 4 bits: `numpy/dimension_codes.py`.
 """
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.ops import HostArray, IntArray
 from pellucid.facts.kv_formats import NumberFormat
@@ -36,8 +36,7 @@ EXTREME_CODES = (8.0, 7.75, 8.25, 7.5, 8.5, 7.25, 8.75, 7.0, 9.0)
 ROTATE_IN, ROTATE_BACK = np.float32(1 / 8), np.float32(1 / 4)
 
 
-@dataclass(frozen=True)
-class CodeRows:
+class CodeRows(Struct, frozen=True):
     """Keys or values of one layer as codes.
 
     Args:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 SMALL_GROUP, GROUP, MEDIUM_GROUP, LARGE_GROUP = 16, 32, 64, 128  # inputs
 LARGEST_EXPONENT = 200  # of scales that are powers of two: 2^73, far from the end of f32
@@ -30,8 +30,7 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 NORMAL_FLOAT = (-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127)
 
 
-@dataclass(frozen=True)
-class IntegerFormat:
+class IntegerFormat(Struct, frozen=True):
     """A code q of `bits` bits stands for scale * (q - zero point) + minimum, or scale * codebook[q].
 
     Scales, zero points and minimums belong to groups of neighbouring inputs of one output; where K is not a
@@ -102,8 +101,7 @@ class IntegerFormat:
         return arrays
 
 
-@dataclass(frozen=True)
-class FloatFormat:
+class FloatFormat(Struct, frozen=True):
     """Floats of `item_bytes` bytes each.
 
     Args:

@@ -1,17 +1,16 @@
 """A weight matrix as integer codes with scales."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.quantization.formats import BLOCK, IntegerFormat, ScaleKind
 
 
-@dataclass(frozen=True)
-class QuantizedMatrix:
+class QuantizedMatrix(Struct, frozen=True):
     """A matrix [N, K] in one of the integer formats, in the arrays that `IntegerFormat.arrays` lists.
 
     Args:

@@ -6,11 +6,11 @@ llama.cpp's `make_qx_quants` (ggml-quants.c) does for its formats.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from pellucid.backends.quantization.formats import IntegerFormat
 from pellucid.backends.quantization.matrix import QuantizedMatrix, empty_matrix, pack_nibbles
@@ -76,8 +76,7 @@ def check_scales(matrix: QuantizedMatrix, weight: npt.NDArray[Any]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class QuantizationError:
+class QuantizationError(Struct, frozen=True):
     """The rounding errors of a quantized matrix.
 
     Args:
@@ -105,8 +104,7 @@ def quantization_error(weight: npt.NDArray[Any], matrix: QuantizedMatrix) -> Qua
     return QuantizationError(relative_rms, largest)
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(Struct, frozen=True):
     codes: npt.NDArray[Any]  # [group_size, groups]
     scales: npt.NDArray[Any]  # [groups]
     zero_points: npt.NDArray[Any]  # [groups]

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 _FOLDER = Path(__file__).with_name("families")
 # The first that fits counts: those that say more come before those that say less
@@ -23,8 +24,7 @@ FAMILIES = (
 )
 
 
-@dataclass(frozen=True)
-class AnswerEnds:
+class AnswerEnds(Struct, frozen=True):
     """Which tokens end an answer that consists of several messages.
 
     Attributes:
@@ -37,8 +37,7 @@ class AnswerEnds:
     of_messages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class FamilyRecord:
+class FamilyRecord(Struct, frozen=True):
     """A family's file, parsed."""
 
     name: str

@@ -1,10 +1,9 @@
 """Reasoning marks: the texts between which an answer's reasoning stands, for code that needs no parser."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class ReasoningMarks:
+class ReasoningMarks(Struct, frozen=True):
     """The texts around reasoning in the answers to one prompt.
 
     Attributes:
