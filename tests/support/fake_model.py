@@ -108,7 +108,7 @@ class FakeDecoder(CompiledDecoder):
     """Args: drafts: whether this is the draft model, which is often right."""
 
     vocab_size = VOCAB_SIZE
-    step_weights = StepWeights(layer_bytes=2 * 160, head_bytes=2 * 128, arithmetic="f32")
+    step_weights = StepWeights(2 * 160, 2 * 128, "f32", expert_bytes=64)
 
     def __init__(self, drafts: bool = False) -> None:
         self.drafts = drafts

@@ -1,11 +1,14 @@
 """RequestMaker: the scheduler's requests for a caller's request, and requests that are refused."""
 
+from typing import Any
+
 import pytest
 
 from pellucid.engine.request_maker import RequestMaker
 from pellucid.facts.model_config import LongRopeScaling, RopeConfig
 from pellucid.inputs.prompts import ChatPrompt, PromptTooLongError
 from pellucid.inputs.sampling_params import SamplingParams
+from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.block import NO_SALT
 from pellucid.text.no_tokenizer import NoTokenizer
 from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_model_config
@@ -122,6 +125,24 @@ def test_only_where_reasoning_counts_the_prompts_text_is_made(
     prepared = maker().prepare([1], SamplingParams(**fields), FakeClock())
     assert len(decoded) == num_decoded
     assert (prepared.reasoning is not None) == (num_decoded > 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "takes_time"),
+    [
+        ({}, False),
+        ({"stop": "a"}, True),
+        ({"bad_words": ["a"]}, True),
+        ({"thinking_token_budget": 0}, True),
+        ({"structured_outputs": StructuredOutputsParams(regex="a")}, True),
+    ],
+)
+def test_what_waits_for_a_thread_of_its_own(fields: dict[str, Any], takes_time: bool) -> None:
+    """All else is done on the event loop."""
+    made, params = maker(), SamplingParams(**fields)
+    encoded = made.encode([1], FakeClock())
+    assert made.preparing_takes_time(encoded, params) == takes_time
+    assert made.preparing_takes_time([1], params)
 
 
 def test_beyond_the_trained_length_only_prompts_of_one_length_share_blocks() -> None:

@@ -31,10 +31,7 @@ class Signal:
         """Returns once it is set, at once if it was set since the last return."""
         while not self._is_set:
             self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._waiter
         self._is_set = False
 
 

@@ -120,7 +120,7 @@ class EngineCore:
         self._kv_cache_manager = self.scheduler.kv_cache_manager
         self._under_way: deque[StepUnderWay] = deque()
         self._num_steps = 0
-        self._last_sampled = 0.0  # when the step that finished last had been sampled
+        self._last_sampled = float("-inf")  # when the step that finished last had been sampled
 
     def step(self) -> CoreOutput:
         """Finishes the step that began first; before that, begins as many as there may be. If the forward fails,

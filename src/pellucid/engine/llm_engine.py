@@ -493,7 +493,6 @@ def _make_draft_model(
     manager = KVCacheManager(
         BlockPool(plan.num_blocks),
         config.block_size,
-        enable_prefix_caching=False,
         windows=[group.window for group in kv_groups(draft.config)],
         max_chunk=config.max_num_batched_tokens,
         state_pool=plan.state_pool(),

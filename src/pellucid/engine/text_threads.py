@@ -28,7 +28,7 @@ class TextThreads:
         self._num_waiting = 0
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(
-            num_threads or min(MAX_THREADS, max(2, os.cpu_count() or 1)), "pellucid-text"
+            num_threads or min(MAX_THREADS, max(2, os.cpu_count() or 2)), "pellucid-text"
         )
 
     async def run(self, function: Callable[[], Result]) -> Result:
