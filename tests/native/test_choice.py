@@ -4,12 +4,16 @@ import os
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 from pellucid.backends.choice import ISA_VARIABLE, make_backend
-from pellucid.backends.cpu.backend import MAX_ROWS, unsupported_shape
+from pellucid.backends.cpu.backend import MAX_ROWS, CpuBackend, unsupported_shape
+from pellucid.backends.cpu.ranks import planned_ranks
 from pellucid.backends.native import cpu_info, kernel_levels
+from pellucid.backends.quantization.formats import FORMATS
+from pellucid.backends.quantization.weights import quantize_matrix
 from pellucid.facts.model_config import GatedDeltaNetConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.shapes import SHAPES, find_shape
@@ -77,6 +81,29 @@ def test_settings_of_native_kernels_are_refused_without_them(setting, named, mon
         make_backend(EngineConfig(**setting, device="cuda"))
     with pytest.warns(RuntimeWarning, match="lacks AVX2"), pytest.raises(ValueError, match=named):
         make_backend(EngineConfig(**setting))
+
+
+def test_ranks_are_joined_unless_they_are_planned(monkeypatch):
+    monkeypatch.setattr("pellucid.backends.cpu.ranks.find_spec", lambda name: None)
+    config = EngineConfig(backend="cpu", tensor_parallel_size=2)
+    with pytest.raises(ValueError, match="tensor_parallel_size=2: needs mpi4py"):
+        make_backend(config, TINY_SHAPE)
+    assert make_backend(config, TINY_SHAPE, is_planned=True).weights.num_ranks == 2
+    three = CpuBackend(ranks=replace(planned_ranks(2), num_on_machine=3))
+    for available, share in ((100, 33), (None, None)):
+        monkeypatch.setattr("pellucid.backends.base.available_memory", lambda: available)  # noqa: B023
+        assert (three.available_memory(), CpuBackend().available_memory()) == (share, available)
+
+
+@pytest.mark.parametrize("quantize", [True, False])
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_activations_are_rounded_unless_the_settings_say_no(backend, quantize):
+    made = make_backend(EngineConfig(backend=backend, quantize_activations=quantize))
+    weight, x = np.random.default_rng(0).standard_normal((2, 32, 64)).astype(np.float32)
+    matrix = quantize_matrix(weight, FORMATS["int8"])
+    exact = x @ matrix.dequantize().T
+    error = np.abs(made.ops.linear(x, made.weights.matrix(matrix)) - exact).max()
+    assert (error > 1e-3) == quantize
 
 
 def test_more_threads_than_may_run_is_a_warning(monkeypatch):

@@ -54,6 +54,11 @@ def test_route(isa, router, num_experts, num_chosen):
         expected = DEFINITION.ops.route(*arguments)
         assert ((actual != 0) == (expected != 0)).all()
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=0)
+    plain = BACKENDS[isa, 2].ops.route(logits, num_chosen, router)
+    assert (
+        plain.tobytes()
+        == BACKENDS[isa, 2].ops.route(logits, num_chosen, router, False, 1.0).tobytes()
+    )
 
 
 # 300 tokens: beyond what all threads share.

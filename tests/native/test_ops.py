@@ -105,6 +105,7 @@ def test_embed_is_exact(backend, name):
     table = table.astype(FLOATS[name]) if name in FLOATS else quantize_matrix(table, FORMATS[name])
     expected = DEFINITION.ops.embed(ids, DEFINITION.weights.matrix(table), 3.0)
     assert (backend.ops.embed(ids, backend.weights.matrix(table), 3.0) == expected).all()
+    assert (3 * backend.ops.embed(ids, backend.weights.matrix(table)) == expected).all()
     with pytest.raises(IndexError, match="row 50 of an embedding of 50 rows"):
         backend.ops.embed(np.array([50]), backend.weights.matrix(table))
 

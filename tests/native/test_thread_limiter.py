@@ -62,12 +62,15 @@ def test_more_threads_than_may_run_were_asked_for() -> None:
 
 
 def test_the_limits_are_read_every_few_seconds() -> None:
-    machine = Machine(2)
-    limiter = machine.limiter(ThreadPool(2))
+    machine, measured = Machine(2), []
+    limiter = ThreadLimiter(
+        ThreadPool(2), machine.count_usable, lambda: machine.now, lambda: measured.append(0)
+    )
     for _ in range(128):
         machine.now += SECONDS_BETWEEN_LOOKS / 64
         limiter.update()
     assert machine.num_looks == 1 + 2
+    assert len(measured) == 19  # of 128 times, every seventh: after half a second
 
 
 class SharedMachine:

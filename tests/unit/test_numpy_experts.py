@@ -51,8 +51,10 @@ def test_route(router, normalize):
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_of_equal_logits_the_lowest_expert_is_chosen(router):
-    weights = OPS["f32"].ops.route(np.float32([[0, 1, 1, 1, 0], [2, 2, 2, 2, 2]]), 2, router)
+    logits = np.float32([[0, 1, 1, 1, 0], [2, 2, 2, 2, 2]])
+    weights = OPS["f32"].ops.route(logits, 2, router)
     assert [np.flatnonzero(row).tolist() for row in weights] == [[1, 2], [0, 1]]
+    assert (weights == OPS["f32"].ops.route(logits, 2, router, normalize=False, scale=1.0)).all()
     of_many = OPS["f32"].ops.route(np.float32(np.arange(400)[None] % 2), 150, router)
     assert np.flatnonzero(of_many[0]).tolist() == [*range(1, 300, 2)]
 

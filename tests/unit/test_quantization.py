@@ -122,7 +122,10 @@ def test_no_weight_moves_further_than_its_grid_allows(weight_format, seed, num_o
     steps = np.abs(matrix.scales.astype(np.float64).reshape(num_outputs, -1))
     steps = np.repeat(steps, weight_format.group_size or num_inputs, axis=1)[:, :num_inputs]
     error = np.abs(matrix.dequantize() - weight.astype(np.float32))
-    assert quantization_error(weight, matrix).largest == error.max()
+    found = quantization_error(weight, matrix)
+    assert found.largest == error.max()
+    rms = np.sqrt(np.square(error.astype(np.float64)).mean() / np.square(weight).mean())
+    assert found.relative_rms == pytest.approx(rms, rel=1e-4)
     if weight_format.bits == 8:
         assert (error <= steps * 0.5001).all()
     else:  # the best fit may clip a weight, by no more than the grids that are tried allow

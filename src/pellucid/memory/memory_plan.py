@@ -66,7 +66,7 @@ def plan_weights(
         of_rank[name] if model.tensors.reads_rows(name) else num_bytes
         for name, num_bytes in sizes.items()
     )
-    return PlannedWeights(sum(of_rank.values()), max(read, default=0))
+    return PlannedWeights(sum(of_rank.values()), max(read))
 
 
 def _is_divided(model: StoredModel, name: str, num_ranks: int) -> bool:
