@@ -153,7 +153,9 @@ def tensors_of(config: ModelConfig) -> dict[str, WantedTensor]:
     assert family.gguf is not None
     architecture = family.gguf.architecture
     values = JsonObject(Path(), {f"{architecture}.{BLOCK_COUNT}": config.num_layers})
-    names = family.gguf_names(config, GgufMetadata(values, architecture, {}, {}))
+    names = family.gguf_names(
+        config, GgufMetadata(values, architecture, {}, {}, architecture, {}, {})
+    )
     return wanted_tensors(config, names)
 
 

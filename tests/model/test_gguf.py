@@ -36,7 +36,6 @@ from pellucid.backends.quantization.formats import (
     INT8_MIN,
     IQ4_NL,
     IQ4_XS,
-    LARGEST_EXPONENT,
     MXFP4,
 )
 from pellucid.backends.quantization.matrix import QuantizedMatrix
@@ -549,7 +548,7 @@ def test_rows_of_a_table_are_those_of_the_matrix(tensor_type: Type, tmp_path: Pa
         table.read(np.array([6]))
 
 
-@pytest.mark.parametrize("exponent", [LARGEST_EXPONENT + 2, 255])  # 255 is not a number
+@pytest.mark.parametrize("exponent", [202, 255])  # 255 is not a number
 def test_a_scale_near_the_end_of_f32_is_refused(exponent: int, tmp_path: Path) -> None:
     file = write_both(tmp_path, matrix_type=Type.MXFP4)
     info = GgufFile(file).tensors["blk.0.ffn_down.weight"]

@@ -229,6 +229,9 @@ def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     assert keys.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
     assert keys.find("") is None and keys.find("\ud800") is None
     assert not ApiKeys.read(None, {}) and ApiKeys.read(None, environment)
+    for weight in (0.001, 1000):
+        path.write_text(f"admin ops sixteen--------- weight={weight}")
+        assert ApiKeys.read(path, {}).find("sixteen---------") == Caller("ops", Role.ADMIN, weight)
     given = ApiKeys.read(None, {}, [USER_KEY, OTHER_KEY])
     assert given.find(USER_KEY) == given.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
 
@@ -238,13 +241,14 @@ def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     [
         ("user sk-0123456789abcdef", "keys, line 1: must be 'inference NAME KEY'"),
         ("admin ops sk-0123456789abcdef weight=0", "keys, line 1: 'weight=0' must be weight=W"),
+        ("admin ops sk-0123456789abcdef weight=1001", "with a number in 0.001..1000"),
         ("admin ops sk-0123456789abcdef 2", "keys, line 1: '2' must be weight=W with a number"),
         (
             "admin a sk-0123456789abcdef\nadmin a sk-1123456789abcdef weight=2",
             "keys, line 2: 'a' has another weight in an earlier line",
         ),
         ("\nroot user sk-0123456789abcdef", "keys, line 2: must be"),
-        ("admin ops short", "'ops' has 5 characters; a key needs at least 16"),
+        ("admin ops fifteen--------", "'ops' has 15 characters; a key needs at least 16"),
         ("admin ops sk-0123456789abcdéf", "'ops' must be ASCII"),
         ("admin a sk-0123456789abcdef\nadmin b sk-0123456789abcdef", "'b' and 'a' have the same"),
     ],

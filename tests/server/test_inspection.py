@@ -155,7 +155,19 @@ def test_a_caller_sees_its_own_requests(inspected: RunningServer, reply: Any) ->
             (f"{name}/7/9", 404),
             (f"{'0' * 24}/9", 404),
             ("nobody/9", 404),
-            (f"{name}/9?top=0", 400),
         ):
             assert get(inspected, f"/v1/{kind}/{wrong}").status == status, wrong
     inspected.wait_until_idle()
+
+
+@pytest.mark.parametrize(("kind", "default", "most"), [("logits", 20, 200), ("attn", 16, 4096)])
+def test_how_many_are_shown_has_a_default_and_a_limit(
+    inspected: RunningServer, reply: Any, kind: str, default: int, most: int
+) -> None:
+    path = f"/v1/{kind}/{reply['id']}/40"
+    found = [get(inspected, each).json for each in (path, f"{path}?top={default}")]
+    for each in found:
+        del each["recomputed"]
+    assert found[0] == found[1]
+    for top, status in ((0, 400), (1, 200), (most, 200), (most + 1, 400)):
+        assert get(inspected, f"{path}?top={top}").status == status, top

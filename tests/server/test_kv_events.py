@@ -116,6 +116,12 @@ def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
     assert set(late.salts.values()) == {"mine", None}
 
 
+def test_the_latest_batches_are_kept() -> None:
+    log = EventLog(2, time.time, max_batches=2)
+    numbers = [log.first().number, log.add([]).number, log.add([]).number]
+    assert [len([*log.since(number)]) for number in numbers] == [1, 2, 1]
+
+
 def test_blocks_of_a_text_are_one_event_and_an_idle_batch_is_empty() -> None:
     log = EventLog(2, lambda: 12.5)
     keys = [

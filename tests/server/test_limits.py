@@ -238,7 +238,7 @@ def test_who_is_refused_hears_when_calls_have_ended_lately_and_its_own_part() ->
     for callers, part in (([], ""), (keys, ", 0 of them this key's, which can have 3 at most")):
         now[0] = 0.0
         limits = Limits(max_unfinished_completions=4, max_unfinished_tokens=8)
-        admission = Admission(limits, lambda: now[0], callers)
+        admission = Admission(limits, lambda: now[0], callers, isolates=False)
         places = [admission.admit(Caller("b", Role.INFERENCE), 1) for _ in range(3)]
         # One call that has ended says nothing of a rate; of two, and long ago, it is bounded
         for ended_at, asked_at, seconds in ((0, 5, 1), (10, 20, 10), (20, 400, 60)):

@@ -36,7 +36,7 @@ class ChatTokenizer(FakeTokenizer):
     """A conversation is "u", a question, "!", "a", an answer, "!", and so on."""
 
     has_chat_template = True
-    response_format = ResponseFormat("text", None, None)
+    response_format = ResponseFormat("text", None, None, {})
 
     def chat_template_mentions(self, variable: str) -> bool:
         return False

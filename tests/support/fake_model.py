@@ -200,6 +200,7 @@ class FakeTokenizer:
             }
         ),
         None,
+        {},
     )
 
     def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:

@@ -355,7 +355,8 @@ def metadata_of(published: Published, shapes: Mapping[str, tuple[int, ...]]) -> 
         {usual.get(name, name): shape for name, shape in shapes.items()},
         factors,
         published.stored_architecture,
-        stored_tensors=stored,
+        {},
+        stored,
     )
     return with_keys(tensors_alone, published)
 

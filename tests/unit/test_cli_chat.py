@@ -255,7 +255,9 @@ def test_reasoning_is_dimmed_on_a_terminal_and_left_out_elsewhere(
             "fields": {"reasoning_content": {"open": "zz", "close": "yy"}, "content": {}},
         }
     )
-    monkeypatch.setattr(ChatTokenizer, "response_format", ResponseFormat("test", template, None))
+    monkeypatch.setattr(
+        ChatTokenizer, "response_format", ResponseFormat("test", template, None, {})
+    )
     for arguments in (("chat", "hi"), ("run", "owner/model", "hi")):
         pellucid.decoder = ScriptedDecoder("zzlet me seeyyfine")
         ran = pellucid(*arguments, "--temperature", "0")

@@ -43,9 +43,9 @@ def test_a_client_that_leaves_as_its_body_ends_starts_nothing(is_gone: bool) -> 
             "headers": [],
             "extensions": {EXTENSION: {"body_writer": writer}},
         }
-        await Endpoint(handle, Limits(), StreamClock(15.0), BodyMemory(1 << 20))(
-            scope, receive, send
-        )
+        clock, bodies = StreamClock(15.0), BodyMemory(1 << 20)
+        endpoint = Endpoint(handle, Limits(), clock, bodies, ANYONE.role, lambda caller: None)
+        await endpoint(scope, receive, send)
 
     asyncio.run(main())
     assert calls == ([] if is_gone else [b"{}"])

@@ -278,15 +278,19 @@ def test_no_table_of_tensors_makes_them_overlap(
         (header(version=1), "it is version 1: supported are versions 2 and 3"),
         (header(version=3 << 24), "it is big-endian"),
         (header(tensors=2**63), "the number of tensors is 9223372036854775808"),
-        (header(entries=10**6), "the number of metadata entries is 1000000"),
-        (header(text(b"a" * 2000), entries=1), "a metadata key has 2000 bytes"),
+        (header(tensors=2**16 + 1), "the number of tensors is 65537: at most 65536"),
+        (header(tensors=2**16), "it ends within a tensor's name"),
+        (header(entries=2**16 + 1), "the number of metadata entries is 65537: at most 65536"),
+        (header(entries=2**16), "it ends within a metadata key"),
+        (header(text(b"a" * 1025), entries=1), "a metadata key has 1025 bytes: at most 1024"),
+        (header(text(b"a" * 1024), entries=1), "it ends within the type of a"),
         (header(text(b"\xff"), entries=1), "a metadata key is not UTF-8"),
         (header(entry(b"k", 13, b""), entries=1), "k has a value of type 13: there is no such"),
         (header(entry(b"k", 7, b"\2"), entries=1), "k is a truth value of 2"),
         (header(entry(b"k", STRING, struct.pack("<Q", 2**62)), entries=1), "k has 46116"),
         (
-            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**40)), entries=1),
-            "the length of k is 1099511627776: at most",
+            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**22 + 1)), entries=1),
+            "the length of k is 4194305: at most 4194304",
         ),
         (
             header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**20)), entries=1),
@@ -301,13 +305,24 @@ def test_no_table_of_tensors_makes_them_overlap(
             "k is an array of arrays",
         ),
         (header(*[entry(b"k", U32, bytes(4))] * 2, entries=2), "it names k twice"),
-        (
-            header(entry(b"general.alignment", U32, struct.pack("<I", 48)), entries=1),
-            "general.alignment=48: must be a power of two",
+        *(
+            (
+                header(entry(b"general.alignment", U32, struct.pack("<I", wrong)), entries=1),
+                f"general.alignment={wrong}: must be a power of two from 8 to 65536",
+            )
+            for wrong in (4, 48, 2**17)
         ),
-        (
-            header(entry(b"general.alignment", U32, struct.pack("<I", 2**30)), entries=1),
-            "general.alignment=1073741824",
+        *(
+            (
+                header(
+                    entry(b"general.alignment", U32, struct.pack("<I", alignment)),
+                    tensor(b"t"),
+                    entries=1,
+                    tensors=1,
+                ),
+                "tensor t ends at byte",
+            )
+            for alignment in (8, 2**16)
         ),
         (header(entry(b"general.alignment", STRING, text(b"32")), entries=1), "alignment='32'"),
         (header(tensor(b"t", ()), tensors=1), "tensor t has 0 dimensions"),

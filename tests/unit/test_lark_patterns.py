@@ -50,6 +50,12 @@ def test_grammars_without_a_short_pattern(grammar: str) -> None:
     assert lark_pattern(grammar) is None
 
 
+def test_the_longest_pattern() -> None:
+    rest = 20_000 - len(lark_pattern("start: /b/") or "") + 1
+    found = [lark_pattern(f"start: /{'b' * length}/") for length in (rest, rest + 1)]
+    assert [each and len(each) for each in found] == [20_000, None]
+
+
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [

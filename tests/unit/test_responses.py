@@ -146,9 +146,7 @@ def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
     record = json.loads((FOLDER / f"{family}.json").read_text(encoding="utf-8"))
     template = TEMPLATES[family]
     assert template is not None
-    answers = ResponseFormat(
-        family, template, None, reasoning_opens=tuple(record.get("reasoning_opens", ()))
-    )
+    answers = ResponseFormat(family, template, None, {}, tuple(record.get("reasoning_opens", ())))
     reasoning = [field for field in template.fields if field.kind == "reasoning"]
     marks = answers.reasoning_marks("")
     assert (marks is None) == (not reasoning)
@@ -161,7 +159,7 @@ def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
         assert field.close is not None
         field = dataclasses.replace(field, close=dataclasses.replace(field.close, literals=None))
         by_pattern = dataclasses.replace(template, fields=(field,))
-        assert ResponseFormat(family, by_pattern, None).reasoning_marks("") is None
+        assert ResponseFormat(family, by_pattern, None, {}).reasoning_marks("") is None
 
 
 def test_without_tools_nothing_is_a_call() -> None:
@@ -217,6 +215,15 @@ def test_the_other_forms() -> None:
     template = ResponseTemplate.compile(spec(tool_calls=calls | {"content": "int"}, content={}))
     message = message_of(read(template, ["<call add>7</call>"]))  # arguments are an object
     assert message == Message("", "<call add>7", [])
+
+    for content, text in (
+        ({"content": "json", "content_args": {}}, '<call >{"a": 1}'),
+        ({"content": "xml-inline", "content_args": TAGS}, "<call ><a>1</a>"),
+    ):
+        nameless = calls | content | {"open_pattern": r"<call (?P<name>\w*)>"}
+        template = ResponseTemplate.compile(spec(tool_calls=nameless, content={}))
+        for pieces in ([f"{text}</call>y"], [*text, "</call>", "y"]):
+            assert message_of(read(template, pieces)) == Message("", f"{text}y", [])
 
     repeated = {
         "open_pattern": r"<call (?P<name>\w+)>",
@@ -342,6 +349,10 @@ def test_templates_with_errors(template: Any, error: str) -> None:
         ResponseTemplate.compile(template)
     assert len(str(raised.value)) < 1000
     ResponseTemplate.compile(spec(content={"open_pattern": "a" * 4096}))
+    largest = spec(content={"join": "a" * (20_000 - len(json.dumps(spec(content={"join": ""}))))})
+    ResponseTemplate.compile(largest)
+    with pytest.raises(ValueError, match="has 20001 characters as JSON"):
+        ResponseTemplate.compile(largest | {"start_anchor": "A:b"})
 
 
 def test_a_literal_can_grow_if_another_one_begins_with_it() -> None:

@@ -149,7 +149,7 @@ def _made_later(
     always: Collection[str],
     make: Callable[[dict[str, int], list[tuple[str, str]], Sequence[AddedToken]], Tokenizer],
     write: Callable[[str], str],
-    composes: bool = False,
+    composes: bool,
 ) -> TextTokenizer:
     """A tokenizer of few tokens at once, and of many when a text needs it. Other arguments are those of
     `PartialTokenizer`."""
@@ -237,7 +237,7 @@ def _sentencepiece_bpe(
     if begins_with_space or _are_merged(scored, always):
         return make(scored.ids, scored.merges(), added)
     write = normalizers.Replace(" ", _SPACE).normalize_str
-    return _made_later(vocabulary, scored, added, always, make, write)
+    return _made_later(vocabulary, scored, added, always, make, write, composes=False)
 
 
 def _are_merged(scored: ScoredVocabulary, tokens: Iterable[str]) -> bool:

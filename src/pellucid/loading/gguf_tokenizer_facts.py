@@ -1,7 +1,7 @@
 """What the metadata of a GGUF file says about its tokenizer, without building one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pellucid.facts.json_object import JsonObject
 from pellucid.loading import gguf_tokenizer_keys as keys
@@ -51,14 +51,14 @@ class GgufTokenizerFacts:
     kind: str
     pre: str | None
     refusal: str | None
-    splitting: Splitting | None = None
-    num_tokens: int = 0
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
-    end_tokens: Mapping[int, str] = field(default_factory=dict)
-    adds_bos: bool = False
-    adds_eos: bool = False
-    chat_template: str | None = None
-    tool_chat_template: str | None = None
+    splitting: Splitting | None
+    num_tokens: int
+    special_tokens: Mapping[str, str]
+    end_tokens: Mapping[int, str]
+    adds_bos: bool
+    adds_eos: bool
+    chat_template: str | None
+    tool_chat_template: str | None
 
 
 def facts_of(metadata: JsonObject, vocabulary: Vocabulary) -> GgufTokenizerFacts:

@@ -65,7 +65,7 @@ class PartialTokenizer:
         always: Collection[str],
         make: Callable[[MergingVocabulary, Sequence[AddedToken]], Tokenizer],
         write: Callable[[str], str],
-        composes: bool = False,
+        composes: bool,
     ) -> None:
         self._vocabulary = vocabulary
         self._added = added

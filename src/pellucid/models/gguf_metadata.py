@@ -3,7 +3,7 @@
 import math
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pellucid.facts.json_object import MAX_INTEGER, JsonObject
@@ -51,7 +51,7 @@ class GgufMetadata:
         architecture: llama.cpp's name of it.
         shapes: of all tensors by llama.cpp's names, rows first.
         rope_factors: the tensors that are facts rather than weights, by name: rotary divisors.
-        stored_architecture: the file's name of the architecture, where it is another one.
+        stored_architecture: the file's name of the architecture, which may be another one.
         stored_keys: the file's names of keys that it calls something else, by llama.cpp's.
         stored_tensors: the file's names of tensors that it calls something else, by llama.cpp's.
     """
@@ -60,14 +60,14 @@ class GgufMetadata:
     architecture: str
     shapes: Mapping[str, Sequence[int]]
     rope_factors: Mapping[str, list[float]]
-    stored_architecture: str | None = None
-    stored_keys: Mapping[str, str] = field(default_factory=dict)
-    stored_tensors: Mapping[str, str] = field(default_factory=dict)
+    stored_architecture: str
+    stored_keys: Mapping[str, str]
+    stored_tensors: Mapping[str, str]
 
     @property
     def prefix(self) -> str:
         """What stands before the keys of the architecture."""
-        return f"{self.stored_architecture or self.architecture}."
+        return f"{self.stored_architecture}."
 
     def full_key(self, key: str) -> str:
         """The file's name of a key."""
@@ -253,9 +253,7 @@ def llama_like_values(metadata: GgufMetadata, *, partial_rotary: bool = False) -
     return values
 
 
-def rope_values(
-    metadata: GgufMetadata, head_dim: int, partial_rotary: bool = False
-) -> dict[str, Any]:
+def rope_values(metadata: GgufMetadata, head_dim: int, partial_rotary: bool) -> dict[str, Any]:
     """`rope_parameters` of config.json."""
     dim = metadata.optional_integer(ROPE_DIM) or head_dim
     rope: dict[str, Any] = {"rope_theta": metadata.optional_number(ROPE_BASE) or 10_000.0}

@@ -31,8 +31,8 @@ class Admission:
         self,
         limits: Limits,
         clock: Callable[[], float],
-        callers: Collection[Caller] = (),
-        isolates: bool = False,
+        callers: Collection[Caller],
+        isolates: bool,
     ) -> None:
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=RATE_WINDOW)

@@ -127,8 +127,8 @@ class Endpoint:
     _limits: Limits
     _clock: "StreamClock"
     _bodies: BodyMemory
-    _role: Role = Role.INFERENCE
-    _gate: Callable[[Caller], None] = lambda caller: None
+    _role: Role
+    _gate: Callable[[Caller], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id, caller = scope["pellucid"]

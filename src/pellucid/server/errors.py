@@ -101,9 +101,9 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def refused(message: str, param: str | None = None) -> ApiError:
     """A call that asks for something the server does not do: status 400."""
-    return ApiError(400, message, param, code)
+    return ApiError(400, message, param)
 
 
 def rule_refused(error: ValueError, field: str) -> ApiError:

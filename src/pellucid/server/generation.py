@@ -107,8 +107,8 @@ class GenerationService:
         self,
         engine: ServedEngine,
         limits: Limits,
-        callers: Collection[Caller] = (),
-        isolates: bool = False,
+        callers: Collection[Caller],
+        isolates: bool,
     ) -> None:
         self.engine = engine
         self.limits = limits

@@ -40,7 +40,7 @@ class Operation:
     method: str
     path: str
     handler: Handler
-    needs_admin: bool = False
+    needs_admin: bool
 
     @property
     def description(self) -> str:

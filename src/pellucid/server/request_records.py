@@ -52,8 +52,8 @@ class PromptRecord:
     """
 
     token_ids: "array[int]"
-    is_chat: bool = False
-    end_token_ids: frozenset[int] = frozenset()
+    is_chat: bool
+    end_token_ids: frozenset[int]
     seed: int | None = None
     outputs: Sequence["array[int]"] = ()
 
@@ -79,10 +79,10 @@ class CallRecord:
     id: str
     owner: Caller
     path: str
-    prompts: Sequence[PromptRecord] = ()
-    params: SamplingParams | None = None
-    cache_salt: str | None = None
-    aspects: Mapping[str, bytes] = field(default_factory=dict)
+    prompts: Sequence[PromptRecord]
+    params: SamplingParams | None
+    cache_salt: str | None
+    aspects: Mapping[str, bytes]
     completions: dict[str, CompletionRecord] = field(default_factory=dict)
 
     @property
@@ -114,7 +114,7 @@ class RequestRecords:
         num_callers: that there can be.
     """
 
-    def __init__(self, bus: EventBus, num_callers: int = 1) -> None:
+    def __init__(self, bus: EventBus, num_callers: int) -> None:
         self._records: dict[str, CallRecord] = {}
         self._by_caller: defaultdict[str, _RecordsOfCaller] = defaultdict(_RecordsOfCaller)
         self._max_tokens = MAX_TOKENS // num_callers

@@ -33,7 +33,7 @@ GOODBYE_SECONDS = 5.0  # for sending the last replies after all requests have en
 def run_server(
     engine: ServedEngine,
     config: ServerConfig,
-    on_listening: Callable[[str], None] = lambda url: None,
+    on_listening: Callable[[str], None],
 ) -> None:
     """Serves until SIGINT or SIGTERM; the engine is shut down afterwards.
 

@@ -97,11 +97,11 @@ LOAD_FIELDS = FieldTable(
     honoured(
         num_requests=f"in all, 1..{MAX_REQUESTS}",
         rate="arrivals a second, a Poisson process; left out, each follows when another one ends",
-        concurrency="requests at a time without a rate",
+        concurrency=f"requests at a time without a rate, 1..{MAX_REQUESTS}",
         prompt_tokens="N, FROM-TO (uniform) or MEDIAN:P95 (log-normal), without the shared prefix",
         output_tokens="likewise",
-        prefix_tokens="of each shared prefix; 0: none",
-        num_prefixes="each prompt begins with one of so many",
+        prefix_tokens=f"of each shared prefix; 0: none, 0..{MAX_PROMPT_TOKENS}",
+        num_prefixes=f"each prompt begins with one of so many, 1..{MAX_REQUESTS}",
         discipline="continuous: requests start as they arrive; static: they wait for a full batch, and no"
         " request starts before the previous batch has ended",
         static_batch=f"requests of a static batch, 1..{MAX_BATCH}",

@@ -11,7 +11,7 @@ from pellucid.server.errors import refused
 def with_given(
     defaults: SamplingParams,
     given: Mapping[str, Any],
-    parameter_names: Mapping[str, str] | None = None,
+    parameter_names: Mapping[str, str],
 ) -> SamplingParams:
     """The defaults with those of the given fields that are not None.
 
@@ -23,7 +23,7 @@ def with_given(
         ApiError: names the field as the protocol does, its value and what is allowed.
         ValueError: the same, for a field whose name the engine shares.
     """
-    names = parameter_names or {}
+    names = parameter_names
     parameters = {
         names.get(field, field): value for field, value in given.items() if value is not None
     }

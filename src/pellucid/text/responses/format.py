@@ -2,7 +2,7 @@
 written."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pellucid.inputs.conversation import Tool
@@ -34,7 +34,7 @@ class ResponseFormat:
     name: str
     template: ResponseTemplate | None
     call: CallSyntax | None
-    special_tokens: Mapping[str, int] = field(default_factory=dict)
+    special_tokens: Mapping[str, int]
     reasoning_opens: tuple[str, ...] = ()
 
     @property
