@@ -186,6 +186,11 @@ def test_long_answers_take_time_in_proportion() -> None:
     assert num_chars == 40_000 * 5 - 1
 
 
+def test_a_long_text_that_the_prompt_begins_is_no_part_of_the_answer() -> None:
+    parser = ResponseParser(TEMPLATES["hermes"], CHATML + "word " * 2000, TOOLS)
+    assert message_of([*parser.push("a < b"), *parser.flush()]) == Message("", "a < b", [])
+
+
 def spec(**fields: Any) -> dict[str, Any]:
     return {"start_anchor": "A:", "fields": fields}
 

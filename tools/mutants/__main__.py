@@ -25,6 +25,7 @@ EQUAL = {(it["file"], it["line"], it["change"]) for it in LISTED}
 MEASURED = Path("../coverage")  # a run of all tests: .coverage, durations, commit
 DURATION = r"^([\d.]+)s (\w+) +(.+?\.py)(.*)$"
 NUM_FIRST = 2  # tests of each file, and of each function
+MAX_NAMED = 20  # tests with a word of a line
 QUICK = 0.1  # seconds: such tests come first, of files whose names have words of the source's path
 
 
@@ -56,6 +57,16 @@ def _tables(path: str) -> list[str]:
     """Sources without functions that import a source, whose constants they collect."""
     sources = (it for it in git("ls-files", "src").splitlines() if it.endswith(".py"))
     return [it for it in sources if "def " not in Path(it).read_text() and _imports(it, path)]
+
+
+def _named_like(line: str, tests: set[str]) -> set[str]:
+    """Tests whose names have a long word of a line that few others have: of `self.looks = ...`, say, which each server
+    runs, those that look.
+    """
+    words = {test: _words(test.partition("::")[2].partition("[")[0]) for test in tests}
+    num_with = Counter(itertools.chain(*words.values()))
+    rare = {it for it in _words(line) if len(it) >= 5 and num_with[it] <= MAX_NAMED}
+    return {test for test, own in words.items() if own & rare}
 
 
 class CoveringTests:
@@ -105,7 +116,8 @@ class CoveringTests:
         changed = {it for it in collected if file_of(it) in files & self._changed}
         comparing = {it for it in collected if file_of(it) in importers} - tests
         tests = (tests | changed | comparing) & collected
-        return self.in_order(path, tests, first=comparing), "" in contexts
+        named = comparing | _named_like(text, tests)
+        return self.in_order(path, tests, first=named), "" in contexts
 
     def in_order(
         self, path: str, tests: set[str], is_known: bool = True, first: Collection[str] = ()
