@@ -1,10 +1,12 @@
 """Failures end the request that they belong to, with a reason; the engine and other requests go on."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pellucid.backends.base import BlocksLostError
 from pellucid.backends.ops import ForwardBatch, HostArray, KVCache
 from pellucid.engine import LLMEngine
 from pellucid.execution.sampler import SampledToken, SamplingRow
@@ -179,6 +181,26 @@ def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     again = engine.add_request([1] * 40, PARAMS)
     run(engine)
     check_fine(waiting)
+    check_fine(again)
+    assert again.num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_machine_that_is_lost_takes_its_part_of_all_blocks_with_it(is_running: bool) -> None:
+    engine, losses = fake_engine(block_size=16), [None]
+    engine._core.elsewhere = SimpleNamespace(take_loss=losses.pop)
+    output = engine.add_request([1] * 40, PARAMS)
+    for _ in range(2 if is_running else 12):
+        losses.append(None)
+        engine.step()
+    assert output.finished != is_running
+    losses.append(BlocksLostError("the second machine is gone"))
+    if is_running:
+        engine.step()
+        check_failed(output, "BlocksLostError: the second machine is gone")
+    again = engine.add_request([1] * 40, PARAMS)
+    losses[:0] = [None] * 12
+    run(engine)
     check_fine(again)
     assert again.num_cached_tokens == 0
 

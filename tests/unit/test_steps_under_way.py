@@ -98,7 +98,9 @@ def test_who_gives_up_takes_nothing_from_others() -> None:
         outputs = [shared.add(each, prompt, PARAMS) for each in readers]
         for _ in range(4):
             shared.step()
+        read = [*readers[0].token_ids]
         shared.abort(outputs[0].request_id)
+        assert readers[0].token_ids == read != []
         assert outputs[0].outputs[0].finish_reason == "abort"
         shared.engine.scheduler.check_integrity()
         while not outputs[1].finished:

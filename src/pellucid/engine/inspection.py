@@ -292,9 +292,9 @@ class Inspector:
         else:
             size = self._manager.block_size
             for table, index in owners:
-                request = table.request
-                end = min(request.num_computed_tokens, (index + 1) * size)
-                own = tuple(request.token_ids(index * size, end)) if end > index * size else ()
+                request, begin = table.request, index * size
+                end = max(begin, min(request.num_computed_tokens, begin + size))
+                own = tuple(request.token_ids(begin, end))
                 if len(own) > len(token_ids):
                     token_ids, first = own, request
         (contents,) = self._cache.read_blocks([block_id])
