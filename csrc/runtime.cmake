@@ -7,6 +7,7 @@ target_sources(pellucid_core PRIVATE
   csrc/expert_plan.cpp
   csrc/gguf_blocks.cpp
   csrc/largest.cpp
+  csrc/listed_merges.cpp
   csrc/program.cpp
   csrc/program_attention.cpp
   csrc/program_exchange.cpp

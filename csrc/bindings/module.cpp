@@ -9,7 +9,7 @@ NB_MODULE(_native, m) {
   pellucid::bind_weights(m);
   pellucid::bind_quantize(m);
   pellucid::bind_gguf_blocks(m);
-  pellucid::bind_scored_merges(m);
+  pellucid::bind_merges(m);
   pellucid::bind_block_hashes(m);
   pellucid::bind_kv_cache(m);
   pellucid::bind_token_draw(m);

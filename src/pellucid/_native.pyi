@@ -269,6 +269,11 @@ def blocks_are_finite(block_type: str, rows: Annotated[NDArray, dict(shape=(None
     Whether the f16 scales, minimums and factors of `rows` of blocks [N, bytes] are finite.
     """
 
+def merges_of_pairs(tokens: list, pairs: list) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')] | None:
+    """
+    The merges [M, 3] that are listed as texts, their sides and their results as places in `tokens`, which are different; None: one has no space, or is of what is no token (csrc/listed_merges.h).
+    """
+
 def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')]:
     """
     The merges [M, 2] of different tokens, of which those `made` by merges have at most 256 characters, as places in `tokens` (csrc/scored_merges.h).

@@ -1,4 +1,4 @@
-"""The merges that scores of tokens stand for: of all splits of a token the one that is ever applied."""
+"""Merges that scores of tokens stand for: of all splits of a token the one that is ever applied; and listed merges."""
 
 import random
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from pellucid.backends.native import merges_of_scores
+from pellucid.backends.native import merges_of_pairs, merges_of_scores
 
 Vocabulary = tuple[list[str], list[float], list[bool]]
 Merges = list[tuple[str, str]]
@@ -92,3 +92,18 @@ def test_arguments_of_other_lengths() -> None:
         merges_of_scores(["a"], np.zeros(2), np.zeros(1, bool))
     with pytest.raises(ValueError, match="one for each token"):
         merges_of_scores(["a"], np.zeros(1), np.zeros(0, bool))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_listed_pairs_are_looked_up(seed: int) -> None:
+    """A left side may begin with a space."""
+    (tokens, *_), letters = drawn(seed)
+    tokens = list(dict.fromkeys([*tokens, *(" " + token for token in tokens)]))
+    pairs = all_merges(tokens, [0.0] * len(tokens), [True] * len(tokens))
+    listed = list(map(" ".join, pairs))
+    found = merges_of_pairs(tokens, listed)
+    assert found is not None
+    texts = [tuple(tokens[place] for place in merge) for merge in found]
+    assert texts == [(left, right, left + right) for left, right in pairs]
+    for unknown in ("z " + letters[0], letters[0] + " z", letters[0], "", " "):
+        assert merges_of_pairs(tokens, [*listed, unknown]) is None

@@ -6,7 +6,6 @@ lists merges too; and "gemma4", the same BPE with merges.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import repeat
 
 import numpy as np
 from tokenizers import (
@@ -135,10 +134,9 @@ def _byte_level_bpe(
         return "".join(part for part, _ in bytes_as_text.pre_tokenize_str(normal))
 
     added = _added_tokens(metadata, vocabulary, facts)
-    pairs = _listed_merges(metadata)
-    merged = MergedVocabulary.of_pairs(vocabulary.ids, *pairs)
+    merged = MergedVocabulary.of_pairs(vocabulary.ids, _listed_merges(metadata))
     if merged is None or merged.longest > _MAX_SCORED_CHARACTERS:
-        return make(vocabulary.ids, list(zip(*pairs, strict=True)), added)
+        return make(vocabulary.ids, _merge_sides(metadata), added)
     return _made_later(vocabulary, merged, added, (), make, write, splitting.composes)
 
 
@@ -166,22 +164,23 @@ def _made_later(
     )
 
 
-def _listed_merges(metadata: JsonObject) -> tuple[Sequence[str], Sequence[str]]:
-    """The left sides of all merges of the file, which may begin with a space, and the right ones."""
+def _listed_merges(metadata: JsonObject) -> Sequence[str]:
+    """All merges of the file: two sides, the left one of which may begin with a space, and a space between them."""
     merges = metadata.optional_strings(MERGES)
     if merges is None:
         raise metadata.error(MERGES, "must be a list of strings")
-    if set(map(str.count, merges, repeat(" "))) <= {1}:  # the usual form
-        sides = " ".join(merges).split(" ")
-        if all(sides[::2]):
-            return sides[::2], sides[1::2]
+    return merges
+
+
+def _merge_sides(metadata: JsonObject) -> list[tuple[str, str]]:
+    """Both sides of each of them."""
     pairs = []
-    for merge in merges:
+    for merge in _listed_merges(metadata):
         left, space, right = merge[1:].partition(" ")
         if not space:
             raise ValueError(f"{metadata.path}: {MERGES} holds {shown(merge)}: no pair")
         pairs.append((merge[0] + left, right))
-    return [left for left, _ in pairs], [right for _, right in pairs]
+    return pairs
 
 
 def _scored_vocabulary(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredVocabulary:
@@ -231,7 +230,7 @@ def _sentencepiece_bpe(
         return hf_tokenizer
 
     if facts.kind == MERGED or MERGES in metadata.values:
-        return make(vocabulary.ids, list(zip(*_listed_merges(metadata), strict=True)), added)
+        return make(vocabulary.ids, _merge_sides(metadata), added)
     scored = _scored_vocabulary(metadata, vocabulary)
     always = _BYTES if unknown is None else (*_BYTES, unknown)
     if begins_with_space or _are_merged(scored, always):

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from operator import add, itemgetter
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+
+from pellucid.backends.native import merges_of_pairs
 
 
 class MergedVocabulary(Struct, frozen=True, dict=True):
@@ -21,18 +23,13 @@ class MergedVocabulary(Struct, frozen=True, dict=True):
     listed: npt.NDArray[np.int64]
 
     @classmethod
-    def of_pairs(
-        cls, ids: dict[str, int], left: Sequence[str], right: Sequence[str]
-    ) -> "MergedVocabulary | None":
-        """The vocabulary of these sides of merges; None: a side or a result is no token."""
-        try:
-            columns = [
-                np.fromiter(map(ids.__getitem__, texts), np.int64, len(left))
-                for texts in (left, right, map(add, left, right))
-            ]
-        except KeyError:
+    def of_pairs(cls, ids: dict[str, int], pairs: Sequence[str]) -> "MergedVocabulary | None":
+        """The vocabulary of merges that are listed as "left right"; None: one has no space between two sides, or a side
+        or a result is no token."""
+        places = merges_of_pairs(list(ids), list(pairs))
+        if places is None:
             return None
-        return cls(ids, np.stack(columns, axis=1))
+        return cls(ids, np.fromiter(ids.values(), np.int64, len(ids))[places])
 
     def part(self, texts: Iterable[str]) -> "MergedVocabulary":
         """As `MergingVocabulary.part`."""
