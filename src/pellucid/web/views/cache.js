@@ -9,7 +9,7 @@ import { tableKey, useKeys } from "../parts/panel.js";
 
 /** @param {{session: Session}} props */
 export function View({ session }) {
-  const { selection, store } = session;
+  const { selection, store, later } = session;
   const asTable = useAsTable();
   /** @param {number} by */
   const moveBlock = (by) => {
@@ -28,9 +28,9 @@ export function View({ session }) {
       <${Contents} session=${session} asTable=${asTable} />
     </div>
     <div class="column">
-      <${BlockTable} session=${session} />
-      <${Missed} session=${session} />
-      <${PrefixTree} session=${session} />
+      <${BlockTable} session=${later} />
+      <${Missed} session=${later} />
+      <${PrefixTree} session=${later} />
     </div>
   `;
 }
