@@ -14,6 +14,8 @@ export function timelineState(session) {
   return (session.views.timeline ??= {
     /** What the reader zoomed to; null: the busy time around the cursor. */
     chosen: signal(/** @type {Span | null} */ (null)),
+    /** The busy time as it was found last, and when. */
+    busy: { seq: -1, us: -1, span: /** @type {Span | null} */ (null) },
     /** What the lanes shown are of: a search, as it was typed. */
     search: signal(""),
   });
@@ -21,8 +23,12 @@ export function timelineState(session) {
 
 /** What is shown: what the reader zoomed to, else the busy time around the cursor. @param {{store: Store, cursor: Cursor, views: any}} session */
 export function spanOf(session) {
-  const { chosen } = timelineState(session);
-  return chosen.value ? within(chosen.value, wholeSpan(session.store)) : busySpan(session.store, session.cursor.timeUs.peek());
+  const { store, cursor } = session;
+  const { chosen, busy } = timelineState(session);
+  if (chosen.value) return within(chosen.value, wholeSpan(store));
+  const [seq, us] = [store.head.seq, cursor.timeUs.peek()];
+  if (busy.seq !== seq || busy.us !== us) Object.assign(busy, { seq, us, span: busySpan(store, us) });
+  return /** @type {Span} */ (busy.span);
 }
 
 /**
