@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -325,3 +326,14 @@ def test_a_template_that_is_too_long() -> None:
         ValueError, match="chat template of the model has 262145 characters; at most 262144"
     ):
         ChatTemplate(" " * 262145, {})
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="no limits to read")
+def test_the_system_limits_a_worker() -> None:
+    template = limited("x")
+    template.render([])
+    [worker] = template.workers._idle
+    limits = Path(f"/proc/{worker.process.pid}/limits").read_text()
+    found = dict(re.findall(r"(?m)^Max (.*?) {2,}(\S+)", limits))
+    names = ("address space", "core file size", "file size")
+    assert [found[name] for name in names] == [str(384 << 20), "0", "0"]

@@ -62,18 +62,19 @@ class ErrorShape(Enum):
                 message = "prompt is too long: {} tokens > {} maximum".format(
                     *error.prompt_too_long
                 )
-            kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+            kind = "api_error" if error.status >= 500 else "invalid_request_error"
             return {
                 "type": "error",
-                "error": {"type": kind, "message": message},
+                "error": {
+                    "type": _ANTHROPIC_TYPES.get(error.status, kind),
+                    "message": message,
+                },
                 "request_id": request_id,
             }
-        kind = _OPENAI_TYPES.get(error.status, "invalid_request_error")
-        if error.status >= 500:
-            kind = "server_error"
+        kind = "server_error" if error.status >= 500 else "invalid_request_error"
         fields: dict[str, Any] = {
             "message": error.message,
-            "type": kind,
+            "type": _OPENAI_TYPES.get(error.status, kind),
             "param": error.param,
             "code": error.code,
         }
@@ -91,7 +92,6 @@ _OPENAI_TYPES = {
     429: "rate_limit_error",
 }
 _ANTHROPIC_TYPES = {
-    **dict.fromkeys((400, 405, 408, 411, 415, 422, 431), "invalid_request_error"),
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
