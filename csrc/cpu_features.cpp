@@ -8,6 +8,19 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+// Older headers lack some of these, and those of clang call them otherwise; the bits are Intel's.
+#ifndef bit_AVX512FP16
+#define bit_AVX512FP16 (1 << 23)
+#endif
+#ifndef bit_AMX_BF16
+#define bit_AMX_BF16 (1 << 22)
+#endif
+#ifndef bit_AMX_TILE
+#define bit_AMX_TILE (1 << 24)
+#endif
+#ifndef bit_AMX_INT8
+#define bit_AMX_INT8 (1 << 25)
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -33,8 +46,7 @@ Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
 
 // The register states that the operating system saves on a context switch (XCR0).
 std::uint64_t enabled_states() {
-  const bool has_osxsave = (cpuid(1, 0).ecx >> 27) & 1;
-  if (!has_osxsave) return 0;
+  if ((cpuid(1, 0).ecx & bit_OSXSAVE) == 0) return 0;
   std::uint32_t low = 0, high = 0;
   // The instruction rather than _xgetbv(), which needs -mxsave.
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -44,47 +56,46 @@ std::uint64_t enabled_states() {
 std::vector<std::string> detect() {
   const Registers leaf1 = cpuid(1, 0);
   const Registers leaf7 = cpuid(7, 0);
-  // Subleaf 1 exists only if subleaf 0 says so.
-  const Registers leaf7_1 = leaf7.eax >= 1 ? cpuid(7, 1) : Registers{};
+  const Registers leaf7_1 = cpuid(7, 1);  // zeros where there is no such subleaf
 
-  constexpr std::uint64_t kNone = 0;
-  constexpr std::uint64_t kAvx = 0x6;             // XMM and the upper halves of YMM
-  constexpr std::uint64_t kAvx512 = kAvx | 0xe0;  // mask registers, ZMM0-15, ZMM16-31
-  constexpr std::uint64_t kAmx = 0x3 << 17;       // tile configuration and tile data
+  constexpr std::uint64_t kNone = 0x0;
+  constexpr std::uint64_t kAvx = 0x6;      // XMM and the upper halves of YMM
+  constexpr std::uint64_t kAvx512 = 0xe6;  // these, mask registers, ZMM0-15, ZMM16-31
+  constexpr std::uint64_t kAmx = 0x60000;  // tile configuration and tile data
 
   const struct {
     const char* name;
     std::uint32_t bits;
-    int bit;
+    std::uint32_t mask;
     std::uint64_t needed_states;
   } kFeatures[] = {
-      {"sse4_1", leaf1.ecx, 19, kNone},
-      {"sse4_2", leaf1.ecx, 20, kNone},
-      {"bmi2", leaf7.ebx, 8, kNone},
-      {"sha_ni", leaf7.ebx, 29, kNone},
-      {"avx", leaf1.ecx, 28, kAvx},
-      {"f16c", leaf1.ecx, 29, kAvx},
-      {"fma", leaf1.ecx, 12, kAvx},
-      {"avx2", leaf7.ebx, 5, kAvx},
-      {"gfni", leaf7.ecx, 8, kAvx},  // reported only where its VEX forms can be used
-      {"avx_vnni", leaf7_1.eax, 4, kAvx},
-      {"avx512f", leaf7.ebx, 16, kAvx512},
-      {"avx512dq", leaf7.ebx, 17, kAvx512},
-      {"avx512bw", leaf7.ebx, 30, kAvx512},
-      {"avx512vl", leaf7.ebx, 31, kAvx512},
-      {"avx512vbmi", leaf7.ecx, 1, kAvx512},
-      {"avx512_vnni", leaf7.ecx, 11, kAvx512},
-      {"avx512_bf16", leaf7_1.eax, 5, kAvx512},
-      {"avx512_fp16", leaf7.edx, 23, kAvx512},
+      {"sse4_1", leaf1.ecx, bit_SSE4_1, kNone},
+      {"sse4_2", leaf1.ecx, bit_SSE4_2, kNone},
+      {"bmi2", leaf7.ebx, bit_BMI2, kNone},
+      {"sha_ni", leaf7.ebx, bit_SHA, kNone},
+      {"avx", leaf1.ecx, bit_AVX, kAvx},
+      {"f16c", leaf1.ecx, bit_F16C, kAvx},
+      {"fma", leaf1.ecx, bit_FMA, kAvx},
+      {"avx2", leaf7.ebx, bit_AVX2, kAvx},
+      {"gfni", leaf7.ecx, bit_GFNI, kAvx},  // reported only where its VEX forms can be used
+      {"avx_vnni", leaf7_1.eax, bit_AVXVNNI, kAvx},
+      {"avx512f", leaf7.ebx, bit_AVX512F, kAvx512},
+      {"avx512dq", leaf7.ebx, bit_AVX512DQ, kAvx512},
+      {"avx512bw", leaf7.ebx, bit_AVX512BW, kAvx512},
+      {"avx512vl", leaf7.ebx, bit_AVX512VL, kAvx512},
+      {"avx512vbmi", leaf7.ecx, bit_AVX512VBMI, kAvx512},
+      {"avx512_vnni", leaf7.ecx, bit_AVX512VNNI, kAvx512},
+      {"avx512_bf16", leaf7_1.eax, bit_AVX512BF16, kAvx512},
+      {"avx512_fp16", leaf7.edx, bit_AVX512FP16, kAvx512},
       // On Linux a process must also ask for the tile state (arch_prctl) before its first use.
-      {"amx_bf16", leaf7.edx, 22, kAmx},
-      {"amx_tile", leaf7.edx, 24, kAmx},
-      {"amx_int8", leaf7.edx, 25, kAmx},
+      {"amx_bf16", leaf7.edx, bit_AMX_BF16, kAmx},
+      {"amx_tile", leaf7.edx, bit_AMX_TILE, kAmx},
+      {"amx_int8", leaf7.edx, bit_AMX_INT8, kAmx},
   };
   const std::uint64_t states = enabled_states();
   std::vector<std::string> names;
   for (const auto& feature : kFeatures) {
-    const bool in_processor = (feature.bits >> feature.bit) & 1;
+    const bool in_processor = (feature.bits & feature.mask) != 0;
     const bool in_system = (states & feature.needed_states) == feature.needed_states;
     if (in_processor && in_system) names.emplace_back(feature.name);
   }

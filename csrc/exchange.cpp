@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "thread_pool.h"
+#include "patience.h"
 
 namespace pellucid {
 namespace {

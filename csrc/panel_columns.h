@@ -78,10 +78,10 @@ void transpose(const std::uint32_t (&lines)[kPanelOutputs][kNumSteps],
 }
 
 // Transposes up to 32 consecutive rows of `row_bytes` each into columns of cells, and applies
-// `reorder` to each cell. The last cell may be longer than the rest of a row. Reads one cache line
-// of each row at a time: where rows are a power of two apart, few lines fit into the first-level
-// cache. Prefetches the lines behind, because the processor's own prefetcher does not follow 32
-// streams.
+// `reorder` to each cell; columns without a row are zeros. The last cell may be longer than the
+// rest of a row. Reads one cache line of each row at a time: where rows are a power of two apart,
+// few lines fit into the first-level cache. Prefetches the lines behind, because the processor's
+// own prefetcher does not follow 32 streams.
 template <class Cell, class Reorder>
 void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int64_t num_rows,
                      const StepPlaces& places, std::uint8_t* packed, Reorder reorder) {
@@ -90,30 +90,26 @@ void rows_to_columns(const std::uint8_t* rows, std::int64_t row_bytes, std::int6
   constexpr std::int64_t kLineCells = kLineBytes / kCellBytes;
   StepCursor cursor(places, kPanelOutputs * kCellBytes);
   Cell lines[kPanelOutputs][kLineCells] = {}, steps[kLineCells][kPanelOutputs];
-  // With a constant size the compiler makes a copy a few instructions.
-  const auto copy = [](void* to, const void* from, std::int64_t size, auto whole) {
-    if (size == whole) {
-      std::memcpy(to, from, whole);
-    } else {
-      std::memcpy(to, from, static_cast<std::size_t>(size));
-    }
-  };
-  using Line = std::integral_constant<std::int64_t, kLineBytes>;
-  using Step = std::integral_constant<std::int64_t, kPanelOutputs * kCellBytes>;
-  for (std::int64_t begin = 0; begin < row_bytes; begin += kLineBytes) {
-    const std::int64_t num_bytes = std::min(kLineBytes, row_bytes - begin);
-    if (num_bytes < kLineBytes) std::memset(lines, 0, sizeof(lines));
+  const auto move = [&](std::int64_t begin, auto num_bytes) {
     for (std::int64_t row = 0; row < num_rows; ++row) {
       const std::uint8_t* const line = rows + row * row_bytes + begin;
       __builtin_prefetch(line + kAhead);
-      copy(lines[row], line, num_bytes, Line{});
+      std::memcpy(lines[row], line, static_cast<std::size_t>(num_bytes));
       for (Cell& cell : lines[row]) cell = reorder(cell);
     }
     transpose(lines, steps);
     const std::int64_t num_steps = (num_bytes + kCellBytes - 1) / kCellBytes;
     for (std::int64_t i = 0; i < num_steps; ++i) {
-      copy(packed + cursor.next(), steps[i], num_rows * kCellBytes, Step{});
+      std::memcpy(packed + cursor.next(), steps[i], sizeof(steps[i]));
     }
+  };
+  // With a constant size the compiler makes a copy a few instructions.
+  using Line = std::integral_constant<std::int64_t, kLineBytes>;
+  std::int64_t begin = 0;
+  for (; begin + kLineBytes <= row_bytes; begin += kLineBytes) move(begin, Line{});
+  if (begin < row_bytes) {
+    std::memset(lines, 0, sizeof(lines));
+    move(begin, row_bytes - begin);
   }
 }
 

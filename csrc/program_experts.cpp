@@ -408,15 +408,14 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
         [=](const Step&) -> std::int64_t { return plan->num_slots() > 0 ? 1 : 0; },
         [](const Step&) -> std::int64_t { return 1; },
         [=, division = division_](const Step&, const Share&) {
-          int rank = 0;  // slots are in the order of experts, which are in the order of ranks
           exchange.run(
               plan->num_slots(), [&](std::int64_t slot) { return output_rows().row(slot); },
               [&](std::int64_t slot, auto f) {
-                const auto first = [&](int of) {
-                  return plan->first_slot(division.starts[static_cast<std::size_t>(of)]);
-                };
-                if (slot < first(rank)) rank = 0;
-                while (slot >= first(rank + 1)) ++rank;
+                int rank = 0;  // slots are in the order of experts, those in the order of ranks
+                while (slot >=
+                       plan->first_slot(division.starts[static_cast<std::size_t>(rank) + 1])) {
+                  ++rank;
+                }
                 f(RankColumns{rank, 0, hidden});
               });
         });

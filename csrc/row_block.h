@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "memory_units.h"
-#include "thread_pool.h"
+#include "patience.h"
 
 namespace pellucid {
 

@@ -3,34 +3,8 @@
 #include "thread_pool.h"
 
 #include <cassert>
-#include <chrono>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace pellucid {
-namespace {
-
-// Longer than the difference between threads in a phase, shorter than a time slice: a thread that
-// spins keeps other processes off its core.
-constexpr std::chrono::microseconds kSpinTime{50};
-
-// Longer than the engine takes between two steps of a small model, because waking a parked thread
-// takes some 30 microseconds. Other processes can use the core meanwhile.
-constexpr std::chrono::microseconds kYieldTime{500};
-
-constexpr int kPausesPerLookAtTheClock = 32;
-
-}  // namespace
-
-void spin_pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // takes as long as x86's pause; Arm's yield is a no-op
-#endif
-}
 
 void Epoch::advance() {
   // Sequentially consistent, as in park(): either this thread sees the one that parks, or that
@@ -43,19 +17,7 @@ void Epoch::advance() {
 }
 
 void Epoch::wait_beyond(std::uint32_t seen) {
-  if (now() != seen) return;
-  const auto begin = std::chrono::steady_clock::now();
-  do {
-    for (int i = 0; i < kPausesPerLookAtTheClock; ++i) {
-      spin_pause();
-      if (now() != seen) return;
-    }
-  } while (std::chrono::steady_clock::now() < begin + kSpinTime);
-  do {
-    std::this_thread::yield();
-    if (now() != seen) return;
-  } while (std::chrono::steady_clock::now() < begin + kYieldTime);
-  park(seen);
+  if (!ends_soon<Waiting>([&] { return now() != seen; })) park(seen);
 }
 
 void Epoch::park(std::uint32_t seen) {

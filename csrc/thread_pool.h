@@ -15,30 +15,10 @@
 #include <vector>
 
 #include "memory_units.h"
+#include "patience.h"
 #include "process_owned.h"
 
 namespace pellucid {
-
-// Tells the processor that the thread waits for another one.
-void spin_pause();
-
-// Waits for a thread that is about to finish, unless the system has taken its core away: spins
-// first, then yields the core.
-class Patience {
- public:
-  void wait() {
-    if (++num_waits_ < kMaxPauses) {
-      spin_pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
-
- private:
-  static constexpr int kMaxPauses = 2000;  // some tens of microseconds
-
-  int num_waits_ = 0;
-};
 
 // A counter that only grows, and that threads wait for.
 class alignas(kCacheLine) Epoch {

@@ -10,7 +10,14 @@ from pellucid.backends.native import kernel_levels
 from pellucid.backends.numpy.backend import NumpyBackend
 from support.batches import Share, forward_batch
 from support.block_moves import HEADS, SHAPE
-from support.open_keys import check_open_keys, check_shared_layers, check_slots
+from support.open_keys import (
+    cache_after,
+    check_open_keys,
+    check_shared_layers,
+    check_slots,
+    random_keys,
+    stored,
+)
 
 
 @pytest.mark.parametrize("isa", kernel_levels())
@@ -52,3 +59,16 @@ def test_a_cache_that_does_not_fit_is_refused():
     batch = forward_batch([Share([0] * 65, 0, 65, [0, 1])], 64)
     with pytest.raises(ValueError, match="has 65 tokens, the cache's open keys take 64"):
         backend.ops.store_kv(layer, k, k, batch)
+
+
+@pytest.mark.parametrize("isa", kernel_levels())
+def test_keys_at_the_bounds_of_a_scale(isa):
+    k = random_keys(2)
+    k[0, :32, 0, :4] = 0
+    k[0, 5:7, 0, 0] = 3e38, -3e38  # their difference is infinite
+    k[0, 5, 0, 1] = np.inf
+    k[0, 5, 0, 2], k[0, 5, 0, 3] = 2.0**-100, 2.0**-101  # the least difference that has codes
+    steps = [[(0, 0, 192), (1, 0, 150)]]
+    own, defined = (cache_after(it, k, steps) for it in (CpuBackend(isa=isa), NumpyBackend()))
+    for one, other in zip(stored(own), stored(defined), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -39,8 +39,8 @@ def ints(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
-def matrix(num_outputs: int = VOCAB) -> LinearWeights:
-    return pack_weights("f32", np.ones((num_outputs, WIDTH), np.float32), pool=POOL)
+def matrix(num_outputs: int = VOCAB, num_inputs: int = WIDTH) -> LinearWeights:
+    return pack_weights("f32", np.ones((num_outputs, num_inputs), np.float32), pool=POOL)
 
 
 def new_program(max_rows: int = MAX_ROWS) -> Program:
@@ -305,41 +305,20 @@ def test_a_program_of_weights_without_memory_is_planned_and_does_not_run() -> No
 
 # y, x: a buffer of 32 columns; "r": one of rows with logits.
 OPERANDS: list[Callable[..., object]] = [
-    lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, x(1)),
-    lambda p, x, r: p.embed(Indices.TOKEN_IDS, matrix(), 1.0, r(0)),
     lambda p, x, r: p.input(0, 33, x(0)),
     lambda p, x, r: p.input(-1, 32, x(0)),
-    lambda p, x, r: p.linear(TOKENS, x(0), matrix(33), x(0), add_to_y=False),
-    lambda p, x, r: p.linear(TOKENS, x(1), matrix(), x(0), add_to_y=False),
-    lambda p, x, r: p.linear(LOGITS, x(0), matrix(), r(0), add_to_y=False),
     lambda p, x, r: p.linear(TOKENS, x(0), matrix(), x(0), add_to_y=False, notes_largest=True),
-    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(33), 0.0, 1, x(0)),
-    lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(16), 0.0, 3, x(0)),
     lambda p, x, r: p.rms_norm(TOKENS, x(0), ones(16), 0.0, 0, x(0)),
     lambda p, x, r: p.layer_norm(TOKENS, x(0), ones(32), ones(31), 0.0, 1, x(0)),
-    lambda p, x, r: p.rotations(0, 34, 1.0, 0.0, 1, x(0)),
     lambda p, x, r: p.rotations(0, 15, 1.0, 0.0, 1, x(0)),
     lambda p, x, r: p.rotations(0, 16, 1.0, 0.5, 0, x(0)),
-    lambda p, x, r: p.rope(TOKENS, x(0), x(0), 3, 16, 16, x(0)),
     lambda p, x, r: p.rope(TOKENS, x(0), x(0), 2, 16, 18, x(0)),
-    lambda p, x, r: p.rope(TOKENS, x(0), x(17), 2, 16, 16, x(0)),
-    lambda p, x, r: p.activate(TOKENS, x(0), "silu", 33, x(0)),
-    lambda p, x, r: p.gated_activate(TOKENS, x(0), "silu", 17, x(0)),
-    lambda p, x, r: p.add(TOKENS, x(0), r(0), 32, x(0)),
-    lambda p, x, r: p.softcap(LOGITS, x(0), 1.0, 32, x(0)),
-    lambda p, x, r: p.largest(x(0), 32),
-    lambda p, x, r: p.gather(x(0), 32, x(0)),
     lambda p, x, r: p.store_kv(-1, x(0), x(0), 1, 16),
-    lambda p, x, r: p.store_kv(0, x(32), x(0), 1, 16),
     lambda p, x, r: p.store_kv(0, x(0), x(0), 0, 16),
     lambda p, x, r: p.store_kv(0, x(0), x(0), 1, 0),
-    lambda p, x, r: p.store_kv(0, x(0), x(17), 1, 16),
     lambda p, x, r: p.scale(TOKENS, x(0), ones(31), 32, x(0)),
-    lambda p, x, r: p.scale(TOKENS, x(1), ones(1), 32, x(0)),
     lambda p, x, r: attention(p).paged_attention(TOKENS, -1, x(0), 1.0, None, None, None, x(0)),
-    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(1), 1.0, None, None, None, x(0)),
     lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, -1, None, None, x(0)),
-    lambda p, x, r: attention(p).paged_attention(TOKENS, 0, x(0), 1.0, None, None, None, x(1)),
     lambda p, x, r: attention(p, num_kv_heads=0),
     lambda p, x, r: attention(p, num_heads=3, num_kv_heads=2),
     lambda p, x, r: attention(p, head_dim=12),
@@ -369,8 +348,6 @@ OPERANDS: list[Callable[..., object]] = [
     lambda p, x, r: convolution(p, x(0), ones(64), None, num_channels=0),
     lambda p, x, r: convolution(p, x(0), ones(64), None, first=-1),
     lambda p, x, r: convolution(p, x(0), ones(64), None, y=x(0)),
-    lambda p, x, r: convolution(p, x(1), ones(64), None),
-    lambda p, x, r: convolution(p, x(0), ones(64), None, y=r(0)),
     lambda p, x, r: delta_net(p, x(0), num_key_heads=0),
     lambda p, x, r: delta_net(p, x(0), num_key_heads=2),
     lambda p, x, r: delta_net(p, x(0), num_value_heads=0),
@@ -380,17 +357,11 @@ OPERANDS: list[Callable[..., object]] = [
     lambda p, x, r: delta_net(p, x(0), log_decay=ones(2)),
     lambda p, x, r: delta_net(p, x(0), step_bias=ones(2)),
     lambda p, x, r: delta_net(p, x(0), first=-1),
-    lambda p, x, r: delta_net(p, x(1)),
-    lambda p, x, r: delta_net(p, x(0), b=x(32)),
-    lambda p, x, r: delta_net(p, x(0), a=x(32)),
-    lambda p, x, r: delta_net(p, x(0), y=x(17)),
     lambda p, x, r: p.route(TOKENS, x(0), None, 0, 1, "softmax", True, 1.0, x(0)),
     lambda p, x, r: p.route(TOKENS, x(0), None, 2**20, 1, "softmax", True, 1.0, x(0)),
     lambda p, x, r: p.route(TOKENS, x(0), None, 4, 0, "softmax", True, 1.0, x(0)),
     lambda p, x, r: p.route(TOKENS, x(0), None, 4, 5, "softmax", True, 1.0, x(0)),
     lambda p, x, r: p.route(TOKENS, x(0), ones(3), 4, 2, "softmax", True, 1.0, x(0)),
-    lambda p, x, r: p.route(TOKENS, x(29), None, 4, 2, "softmax", True, 1.0, x(0)),
-    lambda p, x, r: p.route(TOKENS, x(0), None, 4, 2, "softmax", True, 1.0, x(29)),
     lambda p, x, r: ProgramExperts(p, 0, 1),
     lambda p, x, r: ProgramExperts(p, 2**20, 1),
     lambda p, x, r: ProgramExperts(p, 4, 0),
@@ -398,12 +369,83 @@ OPERANDS: list[Callable[..., object]] = [
     lambda p, x, r: ProgramExperts(p, 4, 2).expert_mlp(
         TOKENS, x(0), x(0), [], [], [], "silu", x(0), False
     ),
-    lambda p, x, r: p.draw(x(0), 32),
-    lambda p, x, r: p.multiply(TOKENS, x(0), x(0), False, "silu", 33, x(0)),
-    lambda p, x, r: p.multiply(TOKENS, x(0), x(32), True, "silu", 32, x(0)),
-    lambda p, x, r: p.multiply(TOKENS, x(0), x(1), False, "silu", 32, x(0)),
-    lambda p, x, r: p.multiply(TOKENS, x(0), x(0), False, "silu", 32, x(1)),
 ]
+
+
+ACTIVATION = {"activation": "silu", "width": 32}
+MANY = {"is_one": False, "function": "silu", "width": 32}
+ONE = {"is_one": True, "function": "silu", "width": 32}
+NORM = {"weight": ones(16), "eps": 0.0, "num_vectors": 2}
+HEADS_OF_NET = {"num_key_heads": 2, "num_value_heads": 4, "key_dim": 8, "value_dim": 16}
+NET = {"log_decay": ones(4), "step_bias": ones(4), **HEADS_OF_NET, "tiled": False, "first": 0}
+ROUTER = {"bias": None, "num_experts": 4, "num_chosen": 2, "router": "softmax"}
+ALL_EXPERTS = {"gate": [matrix(40)] * 4, "up": [matrix(40)] * 4, "down": [matrix(32, 40)] * 4}
+SCALE = {"scale": 1.0, "sliding_window": None, "softcap": None, "sinks": None}
+# An op, its arguments, and the columns of its operands.
+OPS: list[tuple[str, dict[str, object], dict[str, int]]] = [
+    ("embed", {"indices": Indices.TOKEN_IDS, "table": matrix(), "scale": 1.0}, {"y": 32}),
+    ("input", {"input": 0, "width": 32}, {"y": 32}),
+    ("linear", {"weights": matrix(), "add_to_y": False}, {"x": 32, "y": 10}),
+    ("rms_norm", NORM, {"x": 32, "y": 32}),
+    ("layer_norm", {"bias": ones(16), **NORM}, {"x": 32, "y": 32}),
+    ("rotations", {"index": 0, "dim": 16, "factor": 1.0, "beta": 0.0, "period": 1}, {"y": 16}),
+    ("rope", {"num_heads": 2, "head_dim": 16, "dim": 8}, {"x": 32, "rotations": 8, "y": 32}),
+    ("activate", ACTIVATION, {"x": 32, "y": 32}),
+    ("gated_activate", ACTIVATION, {"x": 64, "y": 32}),
+    ("route", {**ROUTER, "normalize": True, "scale": 1.0}, {"x": 4, "y": 4}),
+    ("multiply", MANY, {"x": 32, "gate": 32, "y": 32}),
+    ("multiply", ONE, {"x": 32, "gate": 1, "y": 32}),
+    ("scale", {"factors": ones(32), "width": 32}, {"x": 32, "y": 32}),
+    ("causal_convolution", {"weight": ones(64), "bias": None, "num_channels": 32, "first": 0}, {"x": 32, "y": 32}),
+    ("gated_delta_net", NET, {"qkv": 96, "b": 4, "a": 4, "y": 64}),
+    ("add", {"width": 32}, {"a": 32, "b": 32, "y": 32}),
+    ("softcap", {"cap": 1.0, "width": 32}, {"x": 32, "y": 32}),
+    ("largest", {"width": 32}, {"x": 32}),
+    ("draw", {"width": 32}, {"x": 32}),
+    ("gather", {"width": 32}, {"x": 32, "y": 32}),
+    ("store_kv", {"layer": 0, "num_kv_heads": 2, "head_dim": 8}, {"k": 16, "v": 16}),
+    ("paged_attention", {"layer": 0, **SCALE}, {"q": 32, "y": 32}),
+    ("expert_mlp", {**ALL_EXPERTS, "activation": "silu", "add_to_y": False}, {"x": 32, "weights": 4, "y": 32}),
+]  # fmt: skip
+OF_LOGITS = {("largest", "x"), ("draw", "x"), ("gather", "y")}
+
+
+@pytest.mark.parametrize(("op", "arguments", "widths"), OPS, ids=[name for name, _, _ in OPS])
+def test_every_operand_has_the_rows_and_columns_that_are_read(
+    op: str, arguments: dict[str, object], widths: dict[str, int]
+) -> None:
+    program = new_program()
+    owners = {"paged_attention": attention(program), "expert_mlp": ProgramExperts(program, 4, 2)}
+    call = getattr(owners.get(op, program), op)
+    rows = {name: LOGITS if (op, name) in OF_LOGITS else TOKENS for name in widths}
+    if "rows: " in call.__doc__:
+        arguments = {"rows": TOKENS, **arguments}
+    views = {name: (program.add_buffer(rows[name], width), 0) for name, width in widths.items()}
+    call(**arguments, **views)
+    for name, width in widths.items():
+        other_rows = program.add_buffer(LOGITS if rows[name] == TOKENS else TOKENS, width)
+        wrong = [((other_rows, 0), "has other rows than the op")]
+        wrong += [((views[name][0], 1), f"has {width} columns, not {width} from 1 on")]
+        for view, message in wrong:
+            with pytest.raises(ValueError, match=f"^{name}: buffer {view[0]} {message}"):
+                call(**arguments, **views | {name: view})
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    program = new_program()
+    x, y, wide = ((program.add_buffer(TOKENS, width), 0) for width in (32, 1024, 2**16))
+    program.add_buffer(TOKENS, 2**28)
+    program.rms_norm(TOKENS, wide, ones(1), 0.0, 2**16, wide)
+    program.store_kv(0, wide, wide, 2**16, 1)
+    program.store_kv(0, y, y, 2, 512)
+    program.rotations(0, 2, 1.0, 0.5, 1, x)
+    program.rope(TOKENS, x, x, 2, 16, 16, x)
+    convolution(program, x, ones(32), None)
+    delta_net(program, x, key_dim=1)
+    program.route(TOKENS, y, None, 1024, 1024, "softmax", True, 1.0, y)
+    ProgramExperts(program, 1024, 64)
+    attention(program, head_dim=512).paged_attention(TOKENS, 0, y, 1.0, 1, None, None, y)
+    program.finish(None)
 
 
 def bytes_of(size: int) -> np.ndarray:

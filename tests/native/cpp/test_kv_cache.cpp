@@ -1,13 +1,20 @@
-// Blocks moved whole: copied within a cache, read out of it and written into another one.
+// Blocks moved whole: copied within a cache, read out of it and written into another one. What is
+// stored in them has known bytes on every level.
 #include <algorithm>
+#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "attention.h"
 #include "check.h"
+#include "isa.h"
 #include "kv_cache.h"
+#include "open_groups.h"
 
 namespace {
 
@@ -135,9 +142,74 @@ void open_groups_do_not_overlap(const KVShape& shape) {
   }
 }
 
+// Normal numbers; every fourth one is halfway between two in bf16, and there are zeros, numbers so
+// small that codes are zeros, and a large one.
+std::vector<float> numbers_to_store(std::size_t size) {
+  std::mt19937 random(5);
+  std::vector<float> numbers(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    std::uint32_t bits = (static_cast<std::uint32_t>(random()) & 0x81ffffffu) | 0x3e000000u;
+    if (i % 4 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
+    if (i / 40 % 7 == 5) bits = i % 3 == 0 ? 0x80000000u : bits & 0x007fffffu;
+    if (i % 997 == 996) bits = 0x7149f2cau;
+    std::memcpy(&numbers[i], &bits, sizeof(bits));
+  }
+  return numbers;
+}
+
+void stored_rows_have_known_bytes() {
+  constexpr std::int64_t kTokens = 64, kHeads = 2, kHeadDim = 40, kSize = kHeads * kHeadDim;
+  constexpr std::uint64_t kKnown[] = {0x3a35c698fb37755c, 0x5264e6d34165c3e3, 0x8a019bf3e1c8acdb,
+                                      0x6ca15e7a51c17bbd, 0x062328c50b1feb5a};
+  static_assert(sizeof(kKnown) == kNumKVFormats * sizeof(std::uint64_t));
+  const std::vector<float> k = numbers_to_store(2 * kTokens * kSize);
+  const std::int32_t query_start[] = {0, kTokens}, seq_lens[] = {kTokens}, slots[] = {0};
+  const std::vector<OpenGroups> groups = plan_open_groups({1, query_start, seq_lens, slots});
+  std::vector<std::int64_t> places(kTokens);
+  std::iota(places.begin(), places.end(), 0);
+  bool are_known = true;
+  for (const KernelTable* kernels : supported_kernel_tables()) {
+    for (int format = 0; format < kNumKVFormats; ++format) {
+      const KVShape shape{static_cast<KVFormat>(format), kTokens, {{1, kHeads, kHeadDim}}};
+      KVCache cache(shape, 1, {1, kTokens, true});
+      store_kv(*kernels, shape.format, cache.layer({0}),
+               {k.data(), k.data() + kTokens * kSize, kSize, places.data(), groups.data()}, kTokens,
+               0, kHeads);
+      std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+      for (const std::uint8_t byte : read(cache, 0)) hash = (hash ^ byte) * 0x100000001b3u;
+      if (hash == kKnown[format]) continue;
+      std::fprintf(stderr, "%s: %s gives 0x%016" PRIx64 "\n", kernels->isa,
+                   kv_format_name(shape.format), hash);
+      are_known = false;
+    }
+  }
+  CHECK(are_known);
+}
+
+// Whatever its payload, which rounding must not carry into the exponent.
+void what_is_no_number_stays_so_in_bf16() {
+  constexpr std::int64_t kTokens = 16, kHeadDim = 16;
+  const std::uint32_t bits[] = {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu};
+  std::vector<float> k(kTokens * kHeadDim);
+  for (std::size_t i = 0; i < k.size(); ++i) std::memcpy(&k[i], bits + i % 5, sizeof(float));
+  std::vector<std::int64_t> places(kTokens);
+  std::iota(places.begin(), places.end(), 0);
+  for (const KernelTable* kernels : supported_kernel_tables()) {
+    KVCache cache({KVFormat::kBF16, kTokens, {{1, 1, kHeadDim}}}, 1);
+    store_kv(*kernels, KVFormat::kBF16, cache.layer({0}),
+             {k.data(), k.data(), kHeadDim, places.data()}, kTokens, 0, 1);
+    const Bytes bytes = read(cache, 0);
+    for (std::size_t i = 0; i < bytes.size(); i += 2) {
+      CHECK((bytes[i + 1] & 0x7f) == 0x7f && bytes[i] > 0x80);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  stored_rows_have_known_bytes();
+  what_is_no_number_stays_so_in_bf16();
   const std::vector<std::vector<KVGroup>> all_groups = {
       {{3, 2, 40}},
       {{2, 2, 40}, {3, 2, 40, 16}},             // of one shape

@@ -1,6 +1,7 @@
 // What is prefetched, which no result shows. While attention computes over a range of keys, it
 // prefetches the range that comes next: a share at each step, of as many steps as it told the
-// prefetcher. While a thread waits for others, it prefetches the weights of its next stage.
+// prefetcher. Before, it prefetches rows of queries and of results. While a thread waits for
+// others, it prefetches the weights of its next stage.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +13,7 @@
 
 #include "attention.h"
 #include "check.h"
+#include "clock.h"
 #include "isa.h"
 #include "kernels/stream_prefetcher.h"
 #include "kernels/tile_prefetcher.h"
@@ -37,6 +39,16 @@ struct CountedSteps {
   void step() { ++num_steps_taken; }
 };
 
+std::vector<std::pair<const void*, bool>> rows_fetched;  // lines, and whether to be written
+
+void note_row(const void* address, bool is_written = false) {
+  rows_fetched.emplace_back(address, is_written);
+}
+
+double seconds;  // at each look at the clock one more
+
+double next_second() { return ++seconds; }
+
 using Span = std::pair<const std::uint8_t*, std::int64_t>;  // of weights, in bytes
 
 std::mutex noting;
@@ -59,7 +71,14 @@ struct NotedWeights {
 #include "kernels/attention_table.h"
 #include "kernels/linear_table.h"
 #include "kernels/simd_portable.h"
+
+#define seconds_now next_second
 #include "program_run.cpp"
+#undef seconds_now
+
+#define __builtin_prefetch(...) note_row(__VA_ARGS__)
+#include "attention.cpp"
+#undef __builtin_prefetch
 
 namespace {
 
@@ -115,6 +134,31 @@ void the_range_that_comes_next_is_prefetched() {
   CHECK((ranges == std::vector<std::int64_t>{256, 512, 0, 256, 512, -1}));
 }
 
+// Eight tokens of three heads: while a row is read, the sixteenth after it is fetched.
+void rows_that_come_next_are_prefetched() {
+  constexpr std::int64_t kTokens = 8, kHeads = 3, kDim = 40, kStride = 130;
+  KernelTable kernels{};
+  kernels.attention = kKernels;
+  KVCache cache({KVFormat::kF32, 16, {{1, 1, kDim}}}, 1);
+  AttentionPlan plan({kTokens, 1, 16, kHeads, 1, kDim, 1});
+  const std::int32_t query_start[] = {0, kTokens}, seq_lens[] = {kTokens}, blocks[] = {0};
+  plan.make({1, query_start, seq_lens}, 0);
+  AlignedBuffer scratch(attention_scratch_bytes(plan.limits()));
+  std::vector<float> q(kTokens * kStride), y(kTokens * kStride);
+  rows_fetched.clear();
+  run_attention(kernels, KVFormat::kF32, cache.layer({0}), plan, {1.0f, 0.0f, 0},
+                {q.data(), kStride, y.data(), kStride, blocks, 1}, 0, 1, scratch.data());
+  std::vector<std::pair<const void*, bool>> wanted;
+  for (std::int64_t row = 16; row < kTokens * kHeads; ++row) {
+    const std::int64_t at = row / kHeads * kStride + row % kHeads * kDim;
+    for (const std::int64_t d : {0, 16, 32}) {
+      wanted.emplace_back(q.data() + at + d, false);
+      wanted.emplace_back(y.data() + at + d, true);
+    }
+  }
+  CHECK(rows_fetched == wanted);
+}
+
 // Three threads, one row, which chooses experts 1 and 3 of four. A matrix [64, 64] is two panels.
 void the_weights_that_come_next_are_prefetched() {
   const auto matrix = [](std::int64_t num_outputs) -> Weights {
@@ -162,6 +206,30 @@ void the_weights_that_come_next_are_prefetched() {
   }
 }
 
+// Which needs one look at the clock for each stage, and one more where threads help each other.
+void the_time_of_a_stage_is_its_own() {
+  Program program(*find_kernel_table("portable"), std::make_shared<ThreadPool>(1), 16, 0);
+  const View x{program.add_buffer(RowSet::kTokens, 4)};
+  for (const std::int64_t num_items : {1, 0, 1}) {
+    program.add_phase(
+        "items", {}, [=](const Step&) { return num_items; }, [](const Step&) { return 1; },
+        [](const Step&, const Share&) {});
+  }
+  program.add_row_phase("rows", RowSet::kTokens, {x.buffer}, [](const Step&, std::int64_t) {});
+  add_softcap(program, RowSet::kTokens, x, 30.0f, 4, x);
+  program.finish();
+  for (const std::int64_t num_tokens : {2, 16}) {
+    double of_stages[5];
+    Step step;
+    step.num_tokens = num_tokens;
+    step.stage_seconds = of_stages;
+    program.run(step);
+    const double helping = num_tokens == 16 ? 1 : 0;
+    CHECK((std::vector<double>(of_stages, of_stages + 5) ==
+           std::vector<double>{1, 1, 1, 1, 1 + helping}));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -171,7 +239,9 @@ int main() {
     each_tile_prefetches(Format::kInt8Channel, channel_kernel<Simd>(), num_rows);
   }
   the_range_that_comes_next_is_prefetched();
+  rows_that_come_next_are_prefetched();
   the_weights_that_come_next_are_prefetched();
+  the_time_of_a_stage_is_its_own();
   for (int format = 0; format < kNumKVFormats; ++format) {
     for (const std::int64_t head_dim : {16, 32, 40, 64}) {
       for (const std::int64_t num_rows : {1, 2, 4}) {

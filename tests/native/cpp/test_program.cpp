@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "program_attention.h"
 #include "program_experts.h"
 #include "program_ops.h"
+#include "program_states.h"
 
 namespace {
 
@@ -196,9 +198,45 @@ void memory_is_counted() {
   };
   CHECK(bytes(Format::kF32, 1) == 749544 && bytes(Format::kF32, 2) == 751128);
   CHECK(bytes(Format::kInt8, 1) == 455144 && bytes(Format::kInt8, 2) == 456728);
+  const auto recurrent_bytes = [&](int num_threads) {
+    Program program(*kernels, std::make_shared<ThreadPool>(num_threads), 4, 0);
+    const View qkv{program.add_buffer(RowSet::kTokens, 128)};
+    const View x{program.add_buffer(RowSet::kTokens, 128)};
+    const View gates{program.add_buffer(RowSet::kTokens, 4)};
+    const auto ones = [](std::size_t size) {
+      return std::make_shared<const std::vector<float>>(size, 1.0f);
+    };
+    add_causal_convolution(program, x, ones(256), nullptr, 128, 0, qkv);
+    add_gated_delta_net(program, qkv, gates, gates, ones(4), ones(4), {2, 4, 16, 16, false}, 256,
+                        x);
+    program.finish();
+    return program.scratch_bytes();
+  };
+  CHECK(recurrent_bytes(3) - recurrent_bytes(1) ==
+        2 * 16 * 32 * sizeof(float));  // a head's columns
   Program empty(*kernels, std::make_shared<ThreadPool>(1), 4, 0);
   empty.finish();
   CHECK(empty.scratch_bytes() == 0);
+}
+
+std::int64_t num_activated;  // rows
+
+// Each expert's rows are activated once, where threads share matrices and where they do not.
+void work_of_experts_is_counted() {
+  KernelTable kernels = *find_kernel_table("portable");
+  kernels.elementwise.gated_activate[static_cast<int>(ActivationFunction::kSilu)] =
+      [](const float* x, std::int64_t size, float* y) {
+        ++num_activated;
+        std::copy_n(x, size, y);
+      };
+  const auto program =
+      make_program({&kernels, Format::kF32, KVFormat::kF32}, std::make_shared<ThreadPool>(1));
+  for (const std::int32_t num_tokens : {7, 75}) {
+    num_activated = 0;
+    logits_of(*program, KVFormat::kF32, num_tokens);
+    const std::int64_t num_rows = 2 * (num_tokens + 1);
+    CHECK(num_activated == kLayers * num_rows * (1 + kChosen));
+  }
 }
 
 // Buffers that are in use at the same time never share memory: each holds its number until the end
@@ -349,6 +387,7 @@ int main() {
     threads_change_no_bit({kernels, Format::kInt8, KVFormat::kInt8});
   }
   memory_is_counted();
+  work_of_experts_is_counted();
   buffers_keep_their_numbers();
   small_steps_run_on_one_thread();
   weights_are_read_once_per_block();
