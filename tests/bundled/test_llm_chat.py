@@ -1,8 +1,11 @@
 """`LLM.chat` and the arguments of `LLM` on the bundled model."""
 
+from typing import Any
+
 import pytest
 
 from pellucid import LLM, ChatPrompt, SamplingParams
+from support.refusals import check_refusals
 
 QUESTION = [{"role": "user", "content": "What is the capital of Peru?"}]
 OTHER = [
@@ -54,28 +57,20 @@ def test_another_template_and_its_variables(llm: LLM) -> None:
     assert told == llm.generate([ids], params)[0].outputs[0].text
 
 
-@pytest.mark.parametrize(
-    ("messages", "options", "message"),
-    [
-        ("hello", {}, r"messages='hello': must be a list such as \[{"),
-        (None, {}, "messages=None: must be a list"),
-        ([], {}, "messages=.*must hold at least one message"),
-        ([{"role": "user"}], {}, r"messages\[0\].content"),
-        ([QUESTION, [{"role": "me", "content": "x"}]], {}, r"conversation 1: messages\[0\].role"),
-        (QUESTION, {"tools": [{"type": "function"}]}, "tools"),
-        (
-            QUESTION,
-            {"tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]},
-            "tools: this model's chat template does not take tools",
-        ),
-        (QUESTION, {"chat_template_kwargs": {"enable_thinking": False}}, "no variable 'enable_th"),
-    ],
-)
-def test_what_cannot_be_answered_is_named(
-    llm: LLM, messages: object, options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        llm.chat(messages, **options)
+NOT_ANSWERED: list[tuple[Any, dict[str, Any]]] = [
+    ("hello", {}),
+    (None, {}),
+    ([], {}),
+    ([{"role": "user"}], {}),
+    ([QUESTION, [{"role": "me", "content": "x"}]], {}),
+    (QUESTION, {"tools": [{"type": "function"}]}),
+    (QUESTION, {"tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]}),
+    (QUESTION, {"chat_template_kwargs": {"enable_thinking": False}}),
+]
+
+
+def test_what_cannot_be_answered_is_named(llm: LLM) -> None:
+    check_refusals("llm_chat", NOT_ANSWERED, lambda case: llm.chat(case[0], **case[1]))
     assert not llm.engine.unfinished_request_ids
 
 
@@ -85,26 +80,24 @@ def test_a_dtype_is_checked_and_not_converted() -> None:
     LLM(dtype="bfloat16").close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size=0: must be a whole number of at le"),
-        ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
-        ({"trust_remote_code": True}, "trust_remote_code=True: no code of a model's repository"),
-        (
-            {"quantization": "awq"},
-            "quantization='awq': leave quantization out: the format of a quantized",
-        ),
-        ({"quantization": "int5"}, "quantization='int5': must be one of 'none', 'int8'"),
-        ({"gpu_memory_utilization": 1.5}, "memory_utilization=1.5: must be a finite number above"),
-        ({"gpu_memory_utilization": 0.5, "memory_utilization": 0.5}, "give one of them"),
-        ({"speculative_config": {"method": "eagle"}}, "speculative_config=.*set speculation="),
-        ({"colour": "red"}, r"LLM\(colour=...\): no such parameter; there are model, "),
-    ],
-)
-def test_arguments_are_refused_with_advice(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LLM(**arguments)
+REFUSED_ARGUMENTS: list[dict[str, Any]] = [
+    {"tensor_parallel_size": 0},
+    {"tensor_parallel_size": True},
+    {"trust_remote_code": True},
+    {"quantization": "awq"},
+    {"quantization": "int5"},
+    {"gpu_memory_utilization": 1.5},
+    {"gpu_memory_utilization": 0.5, "memory_utilization": 0.5},
+    {"speculative_config": {"method": "eagle"}},
+]
+
+
+def test_arguments_are_refused_with_advice() -> None:
+    check_refusals("llm", REFUSED_ARGUMENTS, lambda arguments: LLM(**arguments))
+    with pytest.raises(
+        ValueError, match=r"LLM\(colour=...\): no such parameter; there are model, "
+    ):
+        LLM(colour="red")
 
 
 def test_arguments_of_vllm_that_mean_the_same() -> None:

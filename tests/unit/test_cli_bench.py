@@ -12,6 +12,7 @@ from pellucid.cli.parsing.option_types import parse_counts
 from pellucid.facts.machine import Machine
 from pellucid.shapes import SHAPES
 from support.command_line import CommandLine, Ran
+from support.refusals import check_refusals
 from support.tiny_shape import TINY_SHAPE
 
 MACHINE = Machine(
@@ -147,37 +148,28 @@ def test_plot(bench: Any, tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--gen", "0"), "--gen=0: must be a whole number of at least 1"),
-        (("--repetitions", "0"), "--repetitions=0: must be a whole number of at least 1"),
-        (("--batch", "1,x"), "--batch='1,x': must be different whole numbers of at least 1"),
-        (("--batch", "0"), "--batch='0': must be different whole numbers of at least 1"),
-        (("--depth", "-1"), "--depth='-1': must be different whole numbers of at least 0"),
-        (("--prompt", "8,8"), "--prompt='8,8': must be different whole numbers of at least 1"),
-        (
-            ("--depth", "999"),
-            "tg64@999: needs 1063 positions for one request; the context has 1024",
-        ),
-        (("--temperature", "-1"), "temperature=-1.0: must be a finite"),
-        (
-            ("--revision", "main"),
-            "--shape='tiny' has random weights: --revision='main' has no effect",
-        ),
-        (
-            ("owner/model",),
-            "--shape='tiny' has random weights: MODEL='owner/model' has no effect",
-        ),
-        (("--plot", "x.gif"), "--plot x.gif: must end in .png, .svg, .pdf"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(
-    bench: Any, arguments: tuple[str, ...], message: str
-) -> None:
-    ran = bench(*arguments)
-    assert ran.status == 2 and ran.out == ""
-    assert message in ran.err
+REFUSED: list[tuple[str, ...]] = [
+    ("--gen", "0"),
+    ("--repetitions", "0"),
+    ("--batch", "1,x"),
+    ("--batch", "0"),
+    ("--depth", "-1"),
+    ("--prompt", "8,8"),
+    ("--depth", "999"),
+    ("--temperature", "-1"),
+    ("--revision", "main"),
+    ("owner/model",),
+    ("--plot", "x.gif"),
+]
+
+
+def test_what_cannot_be_measured_is_refused(bench: Any) -> None:
+    def measure(arguments: tuple[str, ...]) -> None:
+        ran = bench(*arguments)
+        assert ran.status == 2 and ran.out == ""
+        raise ValueError(ran.err.splitlines()[-1])
+
+    check_refusals("bench", REFUSED, measure)
 
 
 def test_an_unknown_shape_is_refused(bench: Any) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pellucid.loading import gguf_file
 from pellucid.loading.gguf_file import GgufFile, HeaderEndsEarlyError
 from support.gguf_files import finish
+from support.refusals import check_refusals
 
 U32, STRING, ARRAY = 4, 8, 9
 
@@ -270,92 +271,67 @@ def test_no_table_of_tensors_makes_them_overlap(
     assert ends[-1] <= path.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "the file is empty"),
-        (b"PK\3\4" + bytes(60), "it begins with b'PK"),
-        (header(version=1), "it is version 1: supported are versions 2 and 3"),
-        (header(version=3 << 24), "it is big-endian"),
-        (header(tensors=2**63), "the number of tensors is 9223372036854775808"),
-        (header(tensors=2**16 + 1), "the number of tensors is 65537: at most 65536"),
-        (header(tensors=2**16), "it ends within a tensor's name"),
-        (header(entries=2**16 + 1), "the number of metadata entries is 65537: at most 65536"),
-        (header(entries=2**16), "it ends within a metadata key"),
-        (header(text(b"a" * 1025), entries=1), "a metadata key has 1025 bytes: at most 1024"),
-        (header(text(b"a" * 1024), entries=1), "it ends within the type of a"),
-        (header(text(b"\xff"), entries=1), "a metadata key is not UTF-8"),
-        (header(entry(b"k", 13, b""), entries=1), "k has a value of type 13: there is no such"),
-        (header(entry(b"k", 7, b"\2"), entries=1), "k is a truth value of 2"),
-        (header(entry(b"k", STRING, struct.pack("<Q", 2**62)), entries=1), "k has 46116"),
-        (
-            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**22 + 1)), entries=1),
-            "the length of k is 4194305: at most 4194304",
-        ),
-        (
-            header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**20)), entries=1),
-            "it ends within k",
-        ),
-        (
-            header(entry(b"k", ARRAY, struct.pack("<IQ", STRING, 2**22)), entries=1),
-            "it ends within k",
-        ),
-        (
-            header(entry(b"k", ARRAY, struct.pack("<IQ", ARRAY, 1)), entries=1),
-            "k is an array of arrays",
-        ),
-        (header(*[entry(b"k", U32, bytes(4))] * 2, entries=2), "it names k twice"),
-        *(
-            (
-                header(entry(b"general.alignment", U32, struct.pack("<I", wrong)), entries=1),
-                f"general.alignment={wrong}: must be a power of two from 8 to 65536",
-            )
-            for wrong in (4, 48, 2**17)
-        ),
-        *(
-            (
-                header(
-                    entry(b"general.alignment", U32, struct.pack("<I", alignment)),
-                    tensor(b"t"),
-                    entries=1,
-                    tensors=1,
-                ),
-                "tensor t ends at byte",
-            )
-            for alignment in (8, 2**16)
-        ),
-        (header(entry(b"general.alignment", STRING, text(b"32")), entries=1), "alignment='32'"),
-        (header(tensor(b"t", ()), tensors=1), "tensor t has 0 dimensions"),
-        (header(tensor(b"t", (1,) * 5), tensors=1), "tensor t has 5 dimensions"),
-        (header(tensor(b"t", (0,)), tensors=1), r"tensor t has shape \[0\]"),
-        (header(tensor(b"t", type_id=999), tensors=1), "t begins at offset 0 and ends at -7: must end"),
-        (header(tensor(b"t", (33,), Type.Q8_0), tensors=1), "rows of 33 numbers: Q8_0 has blocks"),
-        (header(tensor(b"t", (2**63 - 1,) * 4), tensors=1), "tensor t ends at byte 2894"),
-        (header(tensor(b"t"), tensors=1), "tensor t ends at byte 192, the file has 57"),
-        (header(tensor(b"t", offset=32), bytes(500), tensors=1), "begins at offset 32: must be 0"),
-        (
-            header(tensor(b"a"), tensor(b"b", offset=64), bytes(900), tensors=2),
-            "tensor b begins at offset 64: must be 128",  # they overlap
-        ),
-        (
-            header(tensor(b"a"), tensor(b"b", offset=160), bytes(900), tensors=2),
-            "tensor b begins at offset 160: must be 128",  # a hole
-        ),
-        (
-            header(tensor(b"a"), tensor(b"a", offset=128), bytes(900), tensors=2),
-            "it names tensor a twice",
-        ),
-    ],
-)  # fmt: skip
-def test_damage_is_named_in_bounded_time_and_memory(
-    tmp_path: Path, data: bytes, message: str
-) -> None:
+DAMAGED: list[bytes] = [
+    b"",
+    b"PK\3\4" + bytes(60),
+    header(version=1),
+    header(version=3 << 24),
+    header(tensors=2**63),
+    header(tensors=2**16 + 1),
+    header(tensors=2**16),
+    header(entries=2**16 + 1),
+    header(entries=2**16),
+    header(text(b"a" * 1025), entries=1),
+    header(text(b"a" * 1024), entries=1),
+    header(text(b"\xff"), entries=1),
+    header(entry(b"k", 13, b""), entries=1),
+    header(entry(b"k", 7, b"\2"), entries=1),
+    header(entry(b"k", STRING, struct.pack("<Q", 2**62)), entries=1),
+    header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**22 + 1)), entries=1),
+    header(entry(b"k", ARRAY, struct.pack("<IQ", U32, 2**20)), entries=1),
+    header(entry(b"k", ARRAY, struct.pack("<IQ", STRING, 2**22)), entries=1),
+    header(entry(b"k", ARRAY, struct.pack("<IQ", ARRAY, 1)), entries=1),
+    header(*[entry(b"k", U32, bytes(4))] * 2, entries=2),
+    *(
+        header(entry(b"general.alignment", U32, struct.pack("<I", wrong)), entries=1)
+        for wrong in (4, 48, 2**17)
+    ),
+    *(
+        header(
+            entry(b"general.alignment", U32, struct.pack("<I", alignment)),
+            tensor(b"t"),
+            entries=1,
+            tensors=1,
+        )
+        for alignment in (8, 2**16)
+    ),
+    header(entry(b"general.alignment", STRING, text(b"32")), entries=1),
+    header(tensor(b"t", ()), tensors=1),
+    header(tensor(b"t", (1,) * 5), tensors=1),
+    header(tensor(b"t", (0,)), tensors=1),
+    header(tensor(b"t", type_id=999), tensors=1),
+    header(tensor(b"t", (33,), Type.Q8_0), tensors=1),
+    header(tensor(b"t", (2**63 - 1,) * 4), tensors=1),
+    header(tensor(b"t"), tensors=1),
+    header(tensor(b"t", offset=32), bytes(500), tensors=1),
+    header(tensor(b"a"), tensor(b"b", offset=64), bytes(900), tensors=2),
+    header(tensor(b"a"), tensor(b"b", offset=160), bytes(900), tensors=2),
+    header(tensor(b"a"), tensor(b"a", offset=128), bytes(900), tensors=2),
+]
+
+
+def test_damage_is_named_in_bounded_time_and_memory(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
-    path.write_bytes(data)
-    tracemalloc.start()
-    start = time.process_time()
-    with pytest.raises(ValueError, match=rf"bad\.gguf: damaged GGUF file: .*{message}"):
-        GgufFile(path)
-    assert time.process_time() - start < 1
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
+
+    def open_damaged(data: bytes) -> None:
+        path.write_bytes(data)
+        tracemalloc.start()
+        start = time.process_time()
+        try:
+            GgufFile(path)
+        finally:
+            assert time.process_time() - start < 1
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+            tracemalloc.stop()
+
+    check_refusals("gguf_damage", DAMAGED, open_damaged, name=lambda _: "", hidden=tmp_path)

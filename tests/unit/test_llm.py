@@ -19,6 +19,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from pellucid.outputs import CompletionDelta, RequestOutput
 from support.fake_model import fake_engine
+from support.refusals import check_refusals
 
 
 class Terminal(io.StringIO):
@@ -377,30 +378,28 @@ def test_prompts_of_every_form(llm: LLM) -> None:
     assert llm.generate([], params) == []
 
 
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [
-        (None, "prompts=None: pass a string, a list of token ids, "),
-        (3.5, "prompts=3.5: pass a string"),
-        (b"abc", "prompts: bytes given; decode them"),
-        (["abc", b"abc"], r"prompts\[1\]: bytes given; decode them"),
-        (["abc", None], r"prompts\[1\]=None: pass a string"),
-        ([1, 2.5], "prompts: a list with float in it; pass a string"),
-        ([[1], [True]], r"prompts\[1\]: a list with bool in it"),
-        ([["abc"]], r"prompts\[0\]: a list with str in it"),
-        ({"text": "abc"}, r"prompts: a dict with \['text'\]; it must have either 'prompt' or"),
-        ({"prompt": "abc", "prompt_token_ids": [1]}, "must have either"),
-        ({"prompt": "abc", "multi_modal_data": {}}, "must have either"),
-        ({"prompt": [1, 2]}, r"prompts\['prompt'\]: list given; pass a string"),
-        ({"prompt_token_ids": "abc"}, "str given; pass a list of token ids"),
-        ([{"role": "user", "content": "abc"}], r"prompts\[0\]: a message of a conversation; pass"),
-        ([[]], "prompt: is empty"),
-        (["abc", ""], r"prompts\[1\]: is empty"),
-    ],
-)
-def test_prompts_of_no_form_are_refused_by_name(llm: LLM, prompts: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        llm.generate(prompts)
+NO_PROMPTS: list[object] = [
+    None,
+    3.5,
+    b"abc",
+    ["abc", b"abc"],
+    ["abc", None],
+    [1, 2.5],
+    [[1], [True]],
+    [["abc"]],
+    {"text": "abc"},
+    {"prompt": "abc", "prompt_token_ids": [1]},
+    {"prompt": "abc", "multi_modal_data": {}},
+    {"prompt": [1, 2]},
+    {"prompt_token_ids": "abc"},
+    [{"role": "user", "content": "abc"}],
+    [[]],
+    ["abc", ""],
+]
+
+
+def test_prompts_of_no_form_are_refused_by_name(llm: LLM) -> None:
+    check_refusals("prompts", NO_PROMPTS, llm.generate)
 
 
 def test_params_of_another_type_are_refused_by_name(llm: LLM) -> None:
