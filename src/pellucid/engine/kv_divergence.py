@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends.ops import Array
+from pellucid.execution.candidates import Candidates
 from pellucid.execution.model_runner import build_forward_batch
 from pellucid.facts.kv_groups import kv_groups
 from pellucid.loaded_model import LoadedModel
@@ -75,9 +76,11 @@ class DivergenceMeter:
 
     def _compare(self, kv_cache_dtype: str, expected: Array, found: Array) -> None:
         for expected_row, row in zip(expected, found, strict=True):
-            p, q = _log_softmax(expected_row), _log_softmax(row)
-            self._nats[kv_cache_dtype].append(float((np.exp(p) * (p - q)).sum()))
-            self._same[kv_cache_dtype].append(bool(p.argmax() == q.argmax()))
+            p, q = Candidates.of(np.asarray(expected_row)), Candidates.of(np.asarray(row))
+            self._nats[kv_cache_dtype].append(
+                float((p.probabilities * (p.logprobs - q.logprobs)).sum())
+            )
+            self._same[kv_cache_dtype].append(bool(p.logits.argmax() == q.logits.argmax()))
 
 
 def measure_divergence(
@@ -109,10 +112,3 @@ def _logits_in_steps(
             )
             batch = build_forward_batch([step], [tables], _BLOCK_SIZE)
             yield model.decoder.forward(batch, kv_cache)
-
-
-def _log_softmax(logits: Array) -> Array:
-    """Of one row [V]."""
-    shifted = np.asarray(logits, np.float64)
-    shifted = shifted - shifted.max()
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
