@@ -125,7 +125,8 @@ class ModelRunner:
         Raises:
             OSError: the swap file cannot be read or written.
         """
-        self._block_transfer.run(ops)
+        if ops:
+            self._block_transfer.run(ops)
 
     def send(
         self, scheduled_requests: Sequence[ScheduledRequest], block_tables: Sequence[BlockIds]
@@ -135,7 +136,9 @@ class ModelRunner:
         for scheduled in scheduled_requests:
             self._states[scheduled.request_id].follow(scheduled)
         batch = build_forward_batch(scheduled_requests, block_tables, self.block_size)
-        return self.decoder.send(batch, self.kv_cache)
+        if self.decoder.num_machines > 1:
+            batch = self.decoder.send(batch, self.kv_cache)
+        return batch
 
     def execute(
         self, scheduled_requests: Sequence[ScheduledRequest], batch: ForwardBatch
