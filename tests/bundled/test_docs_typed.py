@@ -53,9 +53,7 @@ NOT_TYPED = {
 }
 
 # What takes a minute is typed with less work.
-SHORTENED = {
-    "bench --shape smollm2-135m": "bench --prompt 8 --gen 2 --batch 1 --repetitions 1",
-}
+SHORTENED = {"bench --shape smollm2-135m": "bench --prompt 8 --gen 2 --batch 1 --repetitions 1"}
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/v1/responses", {"input": "Tell me of Mira.", "max_output_tokens": 20, "temperature": 0}),
-    (
-        "/v1/messages",
-        {"model": "tested", "messages": CHAT, "max_tokens": 20, "temperature": 0},
-    ),
+    ("/v1/messages", {"model": "tested", "messages": CHAT, "max_tokens": 20, "temperature": 0}),
     (
         "/api/chat",
         {

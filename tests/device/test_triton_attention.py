@@ -29,11 +29,7 @@ RANGE = 32
 TILES = (AttentionTile(4, 16, 4, 2), AttentionTile(0, 32, 4, 2))
 LENGTHS = [40, 1, 33]
 # Chunks beside others, one token, a chunk that ends a range, within a group of positions that became codes.
-STEPS = [
-    [(0, 0, 30), (1, 0, 1), (2, 0, 31)],
-    [(2, 31, 33), (0, 30, 31)],
-    [(0, 31, 40)],
-]
+STEPS = [[(0, 0, 30), (1, 0, 1), (2, 0, 31)], [(2, 31, 33), (0, 30, 31)], [(0, 31, 40)]]
 # Divisions of work: every range by a program of its own as far as there is scratch; some of them; none.
 SPLIT, SOME, WALK = (AttentionSizes(RANGE, *each) for each in ((16, 64), (16, 3), (1, 64)))
 CLOSE = {"f32": 1e-5}  # of norms; else queries and probabilities are rounded to bf16

@@ -36,10 +36,7 @@ def write_gpt_oss(directory: Path) -> Path:
     ]
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text()) | {
-        "chat_template": HARMONY,
-        "eos_token": "<|return|>",
-    }
+    config = json.loads(path.read_text()) | {"chat_template": HARMONY, "eos_token": "<|return|>"}
     path.write_text(json.dumps(config))
     path = directory / "generation_config.json"
     generation = json.loads(path.read_text()) | {"eos_token_id": [END, RETURN]}
@@ -55,10 +52,7 @@ def drop_template(writer: GGUFWriter) -> None:
 @pytest.mark.parametrize("kind", ["safetensors", "GGUF"])
 @pytest.mark.parametrize(
     ("rest", "content", "calls"),
-    [
-        ("<|channel|>final<|message|>four<|return|>", "four", []),
-        (CALL, "", [("add", {"a": 2})]),
-    ],
+    [("<|channel|>final<|message|>four<|return|>", "four", []), (CALL, "", [("add", {"a": 2})])],
 )
 def test_the_answer_after_the_reasoning_arrives(
     kind: str, rest: str, content: str, calls: list[object], tmp_path: Path
@@ -69,9 +63,7 @@ def test_the_answer_after_the_reasoning_arrives(
     model = load_model(EngineConfig(model=str(path), backend="numpy"))
     script = model.tokenizer.encode(THOUGHT + rest + "never", add_special_tokens=False)
     scripted = replace(
-        model,
-        decoder=ScriptedDecoder(script, model.config.vocab_size),
-        backend=FakeBackend(),
+        model, decoder=ScriptedDecoder(script, model.config.vocab_size), backend=FakeBackend()
     )
     engine = LLMEngine(
         EngineConfig(model=str(path), enable_prefix_caching=False, speculation="off"), scripted

@@ -115,10 +115,7 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "mlx-3": (MLX | {"bits": 3}, mlx(64, 3)),
     "mlx-2": (MLX | {"bits": 2}, mlx(64, 2)),
     "mlx-mxfp4": ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mxfp4),
-    "modelopt-fp8": (
-        {"quant_method": "modelopt", "quant_algo": "FP8"},
-        fp8(None, ".weight_scale"),
-    ),
+    "modelopt-fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(None, ".weight_scale")),
     "modelopt-nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
 }
 

@@ -107,9 +107,7 @@ def test_a_draft_model_is_planned_with_its_model(
 
 @pytest.mark.parametrize("other_types", [{}, {"blk.1.attn_v.weight": GGMLQuantizationType.F16}])
 def test_the_header_of_a_gguf_file_says_what_is_allocated(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    other_types: dict[str, GGMLQuantizationType],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_types: dict[str, GGMLQuantizationType]
 ) -> None:
     directory = write_checkpoint(tmp_path / "model", DENSE)
     file = write_gguf(

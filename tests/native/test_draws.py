@@ -9,14 +9,7 @@ import pytest
 
 from pellucid.backends.cpu.program_decoder import native_draws
 from pellucid.backends.drawing import DrawTable, TokenIds
-from pellucid.backends.native import (
-    Draw,
-    Program,
-    RowSet,
-    ThreadPool,
-    find_kernels,
-    kernel_levels,
-)
+from pellucid.backends.native import Draw, Program, RowSet, ThreadPool, find_kernels, kernel_levels
 from pellucid.execution.request_draws import DRAWN_PARAMETERS, OTHER_PARAMETERS, RequestDraws
 from pellucid.execution.request_state import RequestState
 from pellucid.execution.sampler import Sampler, SamplingRow
@@ -33,10 +26,7 @@ VOCAB_SIZES = [1, 5, 127, 128, 1000, 20_011]
 
 
 def draw_natively(
-    logits: np.ndarray,
-    draws: Sequence[tuple[int, Draw]],
-    isa: str = "",
-    num_threads: int = 1,
+    logits: np.ndarray, draws: Sequence[tuple[int, Draw]], isa: str = "", num_threads: int = 1
 ) -> list[int]:
     """A program that does nothing but draw from its input [R, V]."""
     num_rows, vocab_size = logits.shape

@@ -166,19 +166,13 @@ def test_the_step_that_others_differ_from_runs() -> None:
     [
         (five_rows(), "token_ids: has 5 rows, the program was made for 4"),
         (
-            {
-                "logits_indices": ints(2, 2, 2, 2, 2),
-                "output": np.zeros((5, VOCAB), np.float32),
-            },
+            {"logits_indices": ints(2, 2, 2, 2, 2), "output": np.zeros((5, VOCAB), np.float32)},
             "logits_indices: has 5 rows, the program was made for 4",
         ),
         ({"kv_cache": None}, "kv_cache: the program has attention and needs one"),
         ({"kv_cache": lambda: cache(num_kv_heads=2)}, "kv_cache: has 2 kv-heads, the program 1"),
         ({"kv_cache": lambda: cache(head_dim=8)}, "kv_cache: head_dim=8, the program has 16"),
-        (
-            {"kv_cache": lambda: cache(head_dim=32)},
-            "kv_cache: head_dim=32, the program has 16",
-        ),
+        ({"kv_cache": lambda: cache(head_dim=32)}, "kv_cache: head_dim=32, the program has 16"),
         (long_text(), "seq_lens: 65 tokens, the program was made for 64"),
         ({"seq_lens": ints(3, 3)}, "query_start, block_tables"),
         ({"query_start": ints(0, 2)}, "query_start: must go from 0"),

@@ -119,11 +119,7 @@ def test_paged_attention(
     }
     alone = [
         paged_attention_in_steps(
-            BACKENDS[isa, 1],
-            AttentionCase((request,)),
-            whole([length]),
-            sizes[0],
-            **options,
+            BACKENDS[isa, 1], AttentionCase((request,)), whole([length]), sizes[0], **options
         )[0]
         for request, length in zip(case.requests, lengths, strict=True)
     ]

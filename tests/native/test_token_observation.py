@@ -13,11 +13,7 @@ from pellucid.backends.cpu.program_decoder import row_summary
 from pellucid.backends.native import RowSummarizer, ThreadPool, find_kernels, kernel_levels
 from pellucid.execution.sampler import Sampler
 from pellucid.execution.sampling_order import sampling_stages
-from pellucid.execution.token_observation import (
-    DrawnToken,
-    observe_drawn_tokens,
-    question_about,
-)
+from pellucid.execution.token_observation import DrawnToken, observe_drawn_tokens, question_about
 from support.observation_cases import (
     PARAMS,
     Summarize,
@@ -70,13 +66,7 @@ def test_all_levels_give_the_same_bits(isa: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
-    [
-        {"repetition_penalty": 1.2},
-        {"typical_p": 0.7},
-        {"logit_bias": {3: 1.0}},
-    ],
-    ids=str,
+    "params", [{"repetition_penalty": 1.2}, {"typical_p": 0.7}, {"logit_bias": {3: 1.0}}], ids=str
 )
 def test_stages_that_no_summary_covers_are_left_to_the_definition(params: dict[str, float]) -> None:
     logits = np.linspace(-1, 1, 600).astype(np.float32)

@@ -50,7 +50,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "rope_theta": 150000.0,
             "rope_type": "yarn",
             "truncate": False,
-        },
+        }
     },
     "olmoe": {"num_key_value_heads": 4},  # as many as heads
     # It has no biases there.

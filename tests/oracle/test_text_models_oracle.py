@@ -35,16 +35,8 @@ def of_qwen(hidden_size: int) -> dict[str, Any]:
         ("gemma3", "gemma3", lambda _: SIGLIP),
         ("mistral3", "mistral", lambda _: PIXTRAL),
         ("mistral3", "ministral3", lambda _: PIXTRAL),
-        (
-            "lfm2_vl",
-            "lfm2",
-            lambda _: {**SIGLIP, "model_type": SIGLIP2, "num_patches": 4},
-        ),
-        (
-            "lfm2_vl",
-            "lfm2-moe",
-            lambda _: {**SIGLIP, "model_type": SIGLIP2, "num_patches": 4},
-        ),
+        ("lfm2_vl", "lfm2", lambda _: {**SIGLIP, "model_type": SIGLIP2, "num_patches": 4}),
+        ("lfm2_vl", "lfm2-moe", lambda _: {**SIGLIP, "model_type": SIGLIP2, "num_patches": 4}),
         ("smolvlm", "llama", lambda _: SIGLIP),
         ("idefics3", "llama3", lambda _: SIGLIP),
         ("qwen2_vl", "qwen2", lambda size: {**QWEN, "embed_dim": 32, "hidden_size": size}),

@@ -65,10 +65,7 @@ def opened_page(browser: "Browser", server: RunningServer, may_fail: str = "\n")
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on(
-        "console",
-        lambda message: message.type == "error" and problems.append(message.text),
-    )
+    opened.on("console", lambda message: message.type == "error" and problems.append(message.text))
 
     def only_here(route: Any) -> None:
         if route.request.url.startswith((server.url, "data:", "blob:")):

@@ -57,11 +57,7 @@ DRAFTS = [
         "drafter": drafter,
         "num_drafts": 4,
     }
-    for prompt, drafter in (
-        ("Once upon a time", "draft"),
-        (COPY, "draft"),
-        (COPY, "ngram"),
-    )
+    for prompt, drafter in (("Once upon a time", "draft"), (COPY, "draft"), (COPY, "ngram"))
 ]
 LOADS = [
     {

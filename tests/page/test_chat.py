@@ -290,11 +290,7 @@ def test_a_slow_database_loses_nothing_that_was_said_meanwhile(chat: Any) -> Non
     wait_until(chat, "id => pellucid.views.chat.open.value.id === id", first["id"])
     assert (
         chat.evaluate("pellucid.views.chat.branch.value.map(({ role }) => role)")
-        == [
-            "user",
-            "assistant",
-        ]
-        * 2
+        == ["user", "assistant"] * 2
     )
     assert chat.evaluate(f"{LAST}.id === pellucid.views.chat.open.value.leaf")
     choose(chat, second)

@@ -49,11 +49,7 @@ def do_step(page: Any, step: str, button: str | None = None) -> None:
     page.locator(".verdict").first.wait_for(timeout=120_000)
     if button is not None:
         page.get_by_role("button", name=button).press("Enter")
-        wait_until(
-            page,
-            "step => pellucid.settings.lessons.value[step].isRecorded === false",
-            step,
-        )
+        wait_until(page, "step => pellucid.settings.lessons.value[step].isRecorded === false", step)
         page.locator(".verdict").first.wait_for()
     page.locator("form.phase").nth(1).locator(".options button").nth(1).press("Enter")
     page.get_by_role("button", name="Next step").wait_for()

@@ -22,6 +22,11 @@ PNG = {"type": "base64", "media_type": "image/png", "data": PIXEL}
 TEXT = {"type": "text", "text": "Look."}
 
 
+def input_file(name: str, media_type: str, data: str) -> dict[str, str]:
+    content = f"data:{media_type};base64,{data}"
+    return {"type": "input_file", "filename": name, "file_data": content}
+
+
 @pytest.mark.parametrize(
     ("part", "text", "omitted"),
     [
@@ -63,34 +68,14 @@ TEXT = {"type": "text", "text": "Look."}
             "[document: a.md]\né notes",
             None,
         ),
+        (input_file("a.json", "application/json", NOTES), "[document: a.json]\né notes", None),
         (
-            {
-                "type": "input_file",
-                "filename": "a.json",
-                "file_data": f"data:application/json;base64,{NOTES}",
-            },
-            "[document: a.json]\né notes",
-            None,
-        ),
-        (
-            {
-                "type": "input_file",
-                "filename": "a.pdf",
-                "file_data": "data:application/pdf;base64,JVBERi0=",
-            },
+            input_file("a.pdf", "application/pdf", "JVBERi0="),
             "[document omitted: a.pdf]",
             "document",
         ),
         ({"type": "input_file", "file_id": "file_1"}, None, "document"),
-        (
-            {
-                "type": "input_file",
-                "filename": "",
-                "file_data": "data:application/pdf;base64,JVBERi0=",
-            },
-            None,
-            "document",
-        ),
+        (input_file("", "application/pdf", "JVBERi0="), None, "document"),
         (
             {"type": "search_result", "title": "T", "source": "S", "content": [TEXT]},
             "T\nS\nLook.",

@@ -116,12 +116,7 @@ ANSWERS: list[tuple[str, str, str, Message]] = [
         ),
         Message("", "", [("add", {}), ("add", {}), ("add", {"a": 1})]),
     ),
-    (
-        "hermes",
-        CHATML,
-        "a < b <tool> <tool_cal",
-        Message("", "a < b <tool> <tool_cal", []),
-    ),
+    ("hermes", CHATML, "a < b <tool> <tool_cal", Message("", "a < b <tool> <tool_cal", [])),
     (
         "qwen3_coder",
         CHATML,
@@ -137,13 +132,7 @@ ANSWERS: list[tuple[str, str, str, Message]] = [
             [
                 (
                     "get_weather",
-                    {
-                        "city": "Paris",
-                        "days": 2,
-                        "units": None,
-                        "where": {"lat": 1.5},
-                        "now": True,
-                    },
+                    {"city": "Paris", "days": 2, "units": None, "where": {"lat": 1.5}, "now": True},
                 ),
                 ("add", {}),
             ],

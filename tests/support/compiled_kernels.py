@@ -22,11 +22,7 @@ from pellucid.backends.torch.kv_cache import TorchKVLayer, make_torch_kv_cache
 from pellucid.backends.torch.triton.attention import AttentionSizes, attention_constants
 from pellucid.backends.torch.triton.kernels.attention import attention_kernel
 from pellucid.backends.torch.triton.kernels.codes import store_codes_kernel
-from pellucid.backends.torch.triton.kernels.draws import (
-    race_kernel,
-    weights_kernel,
-    winner_kernel,
-)
+from pellucid.backends.torch.triton.kernels.draws import race_kernel, weights_kernel, winner_kernel
 from pellucid.backends.torch.triton.kernels.experts import (
     count_kernel,
     grouped_linear_kernel,
@@ -225,12 +221,7 @@ def compile_attention(kv_dtype: str, tile: AttentionTile, capability: int) -> An
     divisible = [name for name in attention_kernel.arg_names if name.endswith("_stride")]
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return compile_kernel(
-        attention_kernel,
-        types,
-        constants | {"ROWS": tile.rows},
-        divisible,
-        options,
-        capability,
+        attention_kernel, types, constants | {"ROWS": tile.rows}, divisible, options, capability
     )
 
 

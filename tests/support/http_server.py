@@ -61,11 +61,7 @@ class RunningServer:
         return f"http://{self.host}:{self.port}"
 
     def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> HttpReply:
         """One call on a connection of its own; `body` is sent as JSON unless it is bytes."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

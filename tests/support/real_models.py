@@ -25,10 +25,7 @@ from pellucid.text.tokenizer import Tokenizer
 from support.decoding import logits_in_steps
 from support.steps import whole
 
-FILES = {
-    "smollm2": "smollm2-135m-instruct-q4_1.gguf",
-    "gemma3": "gemma-3-270m-q4_k_m.gguf",
-}
+FILES = {"smollm2": "smollm2-135m-instruct-q4_1.gguf", "gemma3": "gemma-3-270m-q4_k_m.gguf"}
 DATA = Path(__file__).parents[1] / "real" / "texts"
 LLAMA_CPP = Path(__file__).parents[2] / "tools" / "llama_cpp.py"
 TOKEN_IDS = DATA / "token_ids.json"

@@ -73,10 +73,7 @@ def update(
 
 
 def step(
-    scheduler: Scheduler,
-    now: float = 0.0,
-    token_id: int = 50,
-    failing: Collection[Request] = (),
+    scheduler: Scheduler, now: float = 0.0, token_id: int = 50, failing: Collection[Request] = ()
 ) -> SchedulerOutput:
     """A whole step; every sampler gets the same token, but for those that fail."""
     output = scheduler.schedule(now)

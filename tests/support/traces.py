@@ -318,11 +318,7 @@ def _with_draws(params: RequestParams, rng: random.Random, space: TraceSpace) ->
 
 
 def check_trace(
-    trace: Trace,
-    make_engine: MakeEngine,
-    courses: Courses | None = None,
-    *,
-    resumes: bool = False,
+    trace: Trace, make_engine: MakeEngine, courses: Courses | None = None, *, resumes: bool = False
 ) -> Counter[str]:
     """Runs a trace, and each of its requests alone; what happened in it, counted.
 
