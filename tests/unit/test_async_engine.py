@@ -365,6 +365,11 @@ def test_what_a_stream_says_of_itself() -> None:
         await read.aclose()
         await failed.aclose()
         assert aborted == [closed]
+        whole, output = AsyncTokenStream(aborted.append), alone(PROMPT, LONG)
+        whole.start(output)
+        whole.receive(delta)
+        whole.end()
+        assert await whole.complete() is output and says(whole) == (True, True, True)
         for stream in (read, closed):
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
