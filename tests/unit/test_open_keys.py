@@ -1,7 +1,10 @@
 """Slots of open keys: who has one, how far back a request can go with it, and who gives it to another."""
 
+import numpy as np
 import pytest
 
+from pellucid.engine.inspection import AnswerSoFar
+from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_bus import EventBus
 from pellucid.scheduling.block_ops import Copy, SlotKind
 from pellucid.scheduling.block_pool import BlockPool
@@ -9,6 +12,7 @@ from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.open_keys import OpenSlots
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduler import Scheduler
+from support.fake_model import fake_engine, fake_logits
 from support.scheduling import make_request, run, step
 
 GROUP = 32
@@ -135,6 +139,20 @@ def test_a_waiting_request_keeps_its_slot_until_another_needs_it() -> None:
     manager.forget(look)
     run(scheduler)
     assert first.num_processed_tokens == 40 + (40 - 32) + first.max_tokens - 1
+
+
+def test_a_look_takes_the_slot_of_a_request_that_waits() -> None:
+    engine = fake_engine(kv_cache_dtype="int4", block_size=32, max_num_seqs=1)
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    first = engine.add_request([1] * 40, params, priority=1)
+    engine.step()
+    engine.add_request([2] * 3, params)
+    engine.step()  # takes the seat, and the other slot
+    look = AnswerSoFar(engine.prepare([3], params), 1, 0, (), None)
+    assert (engine.inspector.logits(look).logits == fake_logits([3]).astype(np.float32)).all()
+    while not first.finished:
+        engine.step()
+    assert first.metrics.num_processed_tokens == 40 + (40 - 32) + 2
 
 
 def test_a_request_that_is_admitted_again_further_on_has_a_new_slot() -> None:
