@@ -77,13 +77,13 @@ def test_values_that_are_refused() -> None:
     def probe(model_type: str, config: dict[str, Any], key: str, value: Any, path: str) -> None:
         said = read(model_type, config)
         if isinstance(said, str):
-            allowed = said.removeprefix("config.json: ")
-            allowed = allowed.removeprefix(f"{path}{key}={json.dumps(value)}: ")
+            said = said.removeprefix("config.json: ").replace(f"={json.dumps(value)}: ", ": ", 1)
+            allowed = said.removeprefix(f"{path}{key}: ")
             refused[path + key, allowed][model_type].append(json.dumps(value))
 
     for model_type, facts in FACTS.items():
         base = facts["bases"][-1]
-        for key in facts["empty"] | base:
+        for key in {*facts["empty"], *base, *(key for _, key, *_ in facts["cases"])}:
             for value in PROBES:
                 probe(model_type, base | {key: value}, key, value, "")
     sizes = {"head_dim": 16, "max_position_embeddings": 128}

@@ -60,10 +60,10 @@ def _tables(path: str) -> list[str]:
 
 
 def _named_like(line: str, tests: set[str]) -> set[str]:
-    """Tests whose names have a long word of a line that few others have: of `self.looks = ...`, say, which each server
-    runs, those that look.
+    """Tests whose names or cases have a long word of a line that few others have: of `self.looks = ...`, say, which
+    each server runs, those that look.
     """
-    words = {test: _words(test.partition("::")[2].partition("[")[0]) for test in tests}
+    words = {test: _words(test.partition("::")[2]) for test in tests}
     num_with = Counter(itertools.chain(*words.values()))
     rare = {it for it in _words(line) if len(it) >= 5 and num_with[it] <= MAX_NAMED}
     return {test for test, own in words.items() if own & rare}
