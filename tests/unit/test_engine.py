@@ -9,6 +9,7 @@ import pytest
 from pellucid.engine import LLMEngine, llm_engine
 from pellucid.engine.completion import Completion
 from pellucid.execution.sampler import SampledToken
+from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel
@@ -353,13 +354,22 @@ def test_the_same_id_twice_is_refused() -> None:
         engine.add_request("abc", SamplingParams(), "mine")
 
 
-def test_a_fork_with_prompt_logprobs_computes_all_of_its_prompt() -> None:
+@pytest.mark.parametrize(
+    ("params", "num_shared"),
+    [
+        (SamplingParams(max_tokens=3, prompt_logprobs=1, seed=1), 0),
+        (SamplingParams(max_tokens=3, n=2, seed=1), 8),
+        (BeamSearchParams(beam_width=3, max_tokens=3), 8),
+    ],
+)
+def test_a_fork_shares_what_its_prompt_needs_no_logits_of(
+    params: RequestParams, num_shared: int
+) -> None:
     engine = fake_engine()
     parent = engine.add_request([3, 1, 4, 1, 5], SamplingParams(max_tokens=20, ignore_eos=True))
     for _ in range(4):
         engine.step()
     prompt = [*parent.prompt_token_ids, *parent.outputs[0].token_ids]
-    params = SamplingParams(max_tokens=3, prompt_logprobs=1, seed=1)
     prepared = engine.prepare(prompt, params)
     fork = engine.add_prepared(prepared, continues=(f"{parent.request_id}/0", len(prompt) - 1))
     alone = fake_engine()
@@ -367,9 +377,11 @@ def test_a_fork_with_prompt_logprobs_computes_all_of_its_prompt() -> None:
     for each in (engine, alone):
         while each.has_unfinished_requests:
             each.step()
+            each.scheduler.check_integrity()
     assert fork.prompt_logprobs == expected.prompt_logprobs
-    assert len(fork.prompt_logprobs) == len(prompt)
     assert fork.outputs == expected.outputs
+    processed = [each.metrics.num_processed_tokens for each in (fork, expected)]
+    assert processed[1] - processed[0] == num_shared
 
 
 @pytest.mark.parametrize(("weight", "before"), [(1.0, 1), (0.25, 5)])

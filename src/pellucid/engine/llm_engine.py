@@ -371,7 +371,7 @@ class LLMEngine:
             self._recorder.add(request, output, encoded.encoded_time)
         if continues is not None:
             parent = self._completions.unfinished.get(continues[0])
-            if parent is not None and len(requests) == 1:
+            if parent is not None:
                 self.scheduler.continue_from(requests[0], parent.request, continues[1])
         return output
 
