@@ -49,8 +49,9 @@ class RequestState:
             self.output_token_ids[start:end] = scheduled.token_ids[start - end :]
         if scheduled.samplers:
             del self.output_token_ids[end:]
-            self.draft_token_ids = scheduled.draft_token_ids
-            self.num_output_tokens = end - scheduled.num_draft_tokens
+            num_drafts = scheduled.num_draft_tokens
+            self.draft_token_ids = scheduled.draft_token_ids if num_drafts else ()
+            self.num_output_tokens = end - num_drafts
             self.num_settled_tokens = self.num_output_tokens - scheduled.num_guessed_tokens
 
     def row(self, num_drafts: int = 0) -> SamplingRow:

@@ -155,7 +155,7 @@ class ProgramDecoder(CompiledDecoder):
         native = () if draws is None else native_draws(draws)
         if len(batch.token_ids) <= self._program.max_rows:
             largest, drawn, expert_bytes = self._run(batch, kv_cache, logits, native)
-            return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
+            return StepLogits(logits, largest, drawn, expert_bytes)
         largest, drawn, expert_bytes, end = [], [], 0, 0
         for part in slices(batch, self._program.max_rows):
             # Slices are in order, and so are their rows of logits and what is drawn from them.
@@ -167,7 +167,7 @@ class ProgramDecoder(CompiledDecoder):
             largest += part_largest
             drawn += part_drawn
             expert_bytes += part_bytes
-        return StepLogits(logits, largest, _tokens(drawn), expert_bytes)
+        return StepLogits(logits, largest, drawn, expert_bytes)
 
     def _num_rows(self, batch: ForwardBatch) -> int:
         """Of the result of a batch."""
@@ -194,15 +194,16 @@ class ProgramDecoder(CompiledDecoder):
         logits: HostArray,
         draws: Sequence[tuple[int, Draw]],
         stage_seconds: npt.NDArray[np.float64] | None = None,
-    ) -> tuple[list[int], list[int], int]:
+    ) -> tuple[list[int], list[int | None], int]:
         frequencies = [
             radians(rope, batch.rope_lens) if fixed is None else fixed
             for rope, fixed in self._ropes
         ]
         inputs = [each.rows(batch) for each in self._inputs]
-        return run_program(
+        largest, drawn, expert_bytes = run_program(
             self._program, frequencies, batch, kv_cache, logits, inputs, stage_seconds, draws
         )
+        return largest, [None if token_id < 0 else token_id for token_id in drawn], expert_bytes
 
 
 def row_summary(
@@ -237,10 +238,6 @@ def native_draws(draws: DrawTable) -> list[tuple[int, Draw]]:
             draws.rows, *columns, strict=True
         )
     ]
-
-
-def _tokens(drawn: Sequence[int]) -> list[int | None]:
-    return [None if token_id < 0 else token_id for token_id in drawn]
 
 
 def _int32(array: IntArray) -> npt.NDArray[np.int32]:
