@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pellucid.backends.base import Backend
-from pellucid.backends.ops import HostArray
+from pellucid.backends.ops import HostArray, KVCache
 from pellucid.facts.model_config import (
     AttentionConfig,
     GatedDeltaNetConfig,
@@ -28,6 +28,12 @@ def recurrent_model(recurrence: ShortConvolutionConfig | GatedDeltaNetConfig) ->
     recurrent = LayerConfig(None, mlp, recurrence=recurrence)
     layers = (recurrent, attention, recurrent)
     return ModelConfig("tiny", 8, 16, layers, 1024, 1e-6)
+
+
+def use_all_slots(cache: KVCache, num_slots: int) -> None:
+    """As if other texts had had them before."""
+    for slot in range(num_slots):
+        cache.write_state(slot, np.full(cache.bytes_per_state, 0x3F, np.uint8))
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class ConvolutionCase:
         cache = backend.make_kv_cache(
             recurrent_model(recurrence), len(BLOCKS), BLOCK_SIZE, "f32", 1 + max(slots)
         )
+        use_all_slots(cache, 1 + max(slots))
         weight = backend.weights.vector(self.weight)
         bias = None if self.bias is None else backend.weights.vector(self.bias)
         outputs = [np.full_like(x, np.nan) for x in self.xs]
@@ -116,6 +123,7 @@ class DeltaCase:
         """[length, Hv, dv] of each text, whatever steps compute them."""
         model = recurrent_model(self.net)
         cache = backend.make_kv_cache(model, len(BLOCKS), BLOCK_SIZE, "f32", 1 + max(slots))
+        use_all_slots(cache, 1 + max(slots))
         vectors = [backend.weights.vector(each) for each in (self.log_decay, self.step_bias)]
         dtype = getattr(backend.ops, "dtype", np.float32)
         shape = self.net.num_value_heads, self.net.value_dim
