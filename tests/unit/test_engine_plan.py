@@ -74,6 +74,7 @@ def test_a_plain_model(tmp_path) -> None:
     per_request = made.memory.block_needs.most(100)
     small = plan(EngineModels(needs()), max_model_len=100, num_kv_blocks=2 * per_request + 1)
     assert (made.num_requests(100), small.num_requests(100)) == (3, 2)
+    assert small.memory.num_tokens == per_request * 32  # half of the blocks in each of two groups
 
 
 def test_open_keys_have_slots_and_an_area() -> None:

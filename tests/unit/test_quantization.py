@@ -238,6 +238,8 @@ def test_the_codes_of_a_group_use_five_sixths_of_their_range():
     roots = [np.float32(2 ** (quarters / 4)) / 2 for quarters in (3, 2, 1)]
     shares = [1, 1, *roots] + [2.0**-n for n in range(5, 32)] + [2.0**-31] * 8
     assert rows.shares[0].tolist() == shares
+    x[0, 0], x[0, 32] = 2**0.75, 1  # which reaches it exactly
+    assert quantize_activations(x[:, :64], 32).codes[0, :, 0].tolist() == [127, 127]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
