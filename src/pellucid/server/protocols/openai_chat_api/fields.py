@@ -163,6 +163,7 @@ CHAT_FIELDS = FieldTable(
         *without_effect(
             prompt_cache_options="equal prompts are found by their tokens; there are no breakpoints",
             prediction="speculation finds repeated text by itself",
+            stream_reasoning="reasoning streams as it is generated",
             verbosity="say it in a message",
         ),
         *not_served(
