@@ -24,7 +24,7 @@ from support.published import (
     write_published,
 )
 
-PARAMS = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0, max_tokens=3, logprobs=3, ignore_eos=True)
 PROMPTS = ["the quick brown fox", "naïve 你好 <|im_end|> fox"]
 
 # llama.cpp's architecture -> one of `support.checkpoints.FAMILIES`.

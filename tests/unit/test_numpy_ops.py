@@ -232,8 +232,7 @@ HEADS = [(4, 4), (4, 2), (6, 2), (5, 1), (3, 3)]
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
 @pytest.mark.parametrize("sliding_window", [None, 1, 7, 16, 33])
-@pytest.mark.parametrize("softcap", [None, 1.5])
-@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize(("softcap", "has_sinks"), [(None, False), (1.5, True)])
 def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softcap, has_sinks):
     case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, backend.ops.dtype)
     steps = [[(0, 0, 1), (1, 0, 20)], [(2, 0, 17)], [(1, 20, 50)]]
