@@ -5,6 +5,7 @@ To these nothing is quantized, so the matrices are random codes, scales and mini
 
 import numpy as np
 import pytest
+from msgspec.structs import force_setattr
 
 from pellucid.backends.cpu.backend import CpuBackend
 from pellucid.backends.native import kernel_levels
@@ -80,6 +81,6 @@ def test_embed_is_exact(backend, name):
 
 def test_packing_names_what_is_missing(backend):
     matrix, _, _ = cases("int4-min", 64)
-    object.__setattr__(matrix, "minimums", None)
+    force_setattr(matrix, "minimums", None)
     with pytest.raises(ValueError, match="minimums: format='int4-min' has them"):
         backend.weights.matrix(matrix)
