@@ -142,7 +142,8 @@ class Gemma4Decoder:
         self.layer_embeddings = None
         if self.embedding_size:
             self.layer_embeddings = LayerEmbeddings(config, parameters, ops, self.embedding_size)
-        self.first_without_kv = config.first_without_kv
+        first = config.first_without_kv
+        self.first_without_kv = first if first < config.num_layers else None
         self.layers = [Gemma4Layer(config, parameters, ops, i) for i in range(config.num_layers)]
         self.norm = RMSNorm(config, parameters, ops, "norm")
         self.lm_head = lm_head(config, parameters, self.embed_tokens)
