@@ -49,7 +49,10 @@ class Trials:
         self._work: Callable[[Trials], None] | None = work
         self._seconds = seconds
         self._times = itertools.count(1_000_000_000)  # of files: byte code is known by them
-        self._passed, self._fail = set[str](), set[str]()  # without a mistake
+        self._passed = set[
+            tuple[str, bool]
+        ]()  # without a mistake: tests, and whether imported anew
+        self._fail = set[tuple[str, bool]]()
         self._functions = defaultdict[tuple[str, str, int], list[FunctionType]](list)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -76,26 +79,31 @@ class Trials:
         self, tests: list[str], path: str, line: int, changed: str, on_import: bool
     ) -> str | None:
         """The first test that fails with this source, and passes without."""
-        source = Path(path).read_text()
+        source, left = Path(path).read_text(), tests
         on_import |= not _is_in_function(line, source)
-        while True:
-            chosen = [it for it in tests if it not in self._fail]
-            try:
-                who = self._who_fails(chosen, path, changed, on_import)
-            finally:
-                self._write(path, source)
-            if who not in self.tests or who in self._passed:
-                return who
-            if not self._who_fails([who], path, source, False):
-                self._passed.add(who)
-                return who
-            self._fail.add(who)
+        # A test whose module makes threads fails in a fork: it runs after the others, with all modules imported anew.
+        for anew in [True] if on_import else [False, True]:
+            while chosen := [it for it in left if (it, anew) not in self._fail]:
+                try:
+                    who = self._who_fails(chosen, path, changed, anew)
+                finally:
+                    self._write(path, source)
+                if who is None:
+                    break
+                if who not in self.tests or (who, anew) in self._passed:
+                    return who
+                if not self._who_fails([who], path, source, anew):
+                    self._passed.add((who, anew))
+                    return who
+                self._fail.add((who, anew))
+            left = [it for it in left if (it, anew) in self._fail]
+        return None
 
     def _write(self, path: str, source: str) -> None:
         Path(path).write_text(source)
         os.utime(path, (next(self._times),) * 2)
 
-    def _who_fails(self, tests: list[str], path: str, changed: str, on_import: bool) -> str | None:
+    def _who_fails(self, tests: list[str], path: str, changed: str, anew: bool) -> str | None:
         self._write(path, changed)
         UNDER_WAY.write_text("the import")
         gc.collect()
@@ -107,7 +115,7 @@ class Trials:
                 resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
                 self._work = None
                 self._limit(90)
-                status = self._run_anew(tests) if on_import else self._run(tests, path, changed)
+                status = self._run_anew(tests) if anew else self._run(tests, path, changed)
             finally:
                 os._exit(status)
         _, status = os.waitpid(process, 0)
