@@ -188,8 +188,11 @@ def _config(head_dim):
 
 def test_a_device_without_pytorch_says_what_brings_it(monkeypatch):
     monkeypatch.setattr("pellucid.backends.choice.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"device='cuda': PyTorch is not installed; pip install"):
+    missing = "PyTorch is not installed; pip install"
+    with pytest.raises(ValueError, match=f"backend='auto', device='cuda': {missing}"):
         make_backend(EngineConfig(device="cuda"))
+    with pytest.raises(ValueError, match=f"backend='torch', device='auto': {missing}"):
+        make_backend(EngineConfig(backend="torch"))
     monkeypatch.setattr("pellucid.backends.choice.GPU_DRIVERS", ("/dev/null",))
     assert make_backend(EngineConfig()).name != "torch"
 

@@ -247,8 +247,9 @@ def test_values_and_levels_of_a_body_have_limits(data: bytes, status: int, messa
     table.decode(b'{"sizes": %b1%b}' % (b"[" * 128, b"]" * 128), Warnings())
     for mark, most in {b",": 1 << 20, b'"': 1 << 19, b"{": 1 << 17, b"[": 1 << 17}.items():
         check_counts(mark * most)
-        with pytest.raises(ApiError, match=f"at most {most} times"):
+        with pytest.raises(ApiError, match=f"at most {most} times") as too_large:
             check_counts(mark * (most + 1))
+        assert too_large.value.code == "body_too_large"
     with pytest.raises(ApiError) as refused:
         table.decode(data, Warnings())
     assert refused.value.status == status

@@ -81,8 +81,6 @@ class BlockFileFormat:
         """
         if len(file) != self.file_bytes:
             raise DamagedBlockError(f"has {len(file)} bytes instead of {self.file_bytes}")
-        if file[: len(MAGIC)].tobytes() != MAGIC:
-            raise DamagedBlockError(f"does not begin with {MAGIC!r}")
         digest = self._digest(file[:-_DIGEST_BYTES].data)
         if not hmac.compare_digest(digest, file[-_DIGEST_BYTES:].tobytes()):
             raise DamagedBlockError("its checksum is wrong")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import WordLevel
@@ -19,13 +19,11 @@ class NoTokenizer(Tokenizer):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(HfTokenizer(WordLevel({}, unk_token="")), vocab_size, {})
 
-    def encode(
-        self, text: str, add_special_tokens: bool = True, max_model_len: int | None = None
-    ) -> NoReturn:
+    def encode(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raises ValueError."""
         raise ValueError(
             "skip_tokenizer_init=True: no tokenizer is loaded; give the prompt as token ids"
         )
 
     def _chat_encoder(self, prompt: ChatPrompt) -> NoReturn:
-        self.encode("")
+        self.encode()
