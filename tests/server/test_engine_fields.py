@@ -1,7 +1,9 @@
 """Fields of llama.cpp, vLLM and others: each changes the answer as its engine documents, or says that it does not."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from pellucid.server.protocols.answer_form import AnswerForm
 from pellucid.server.protocols.conversation import ConversationBuilder
 from pellucid.server.protocols.openai_shared.usage import timings_of
 from pellucid.server.protocols.reasoning import switch_budget
+from pellucid.server.protocols.tokens import Tokens
 from pellucid.text.tokenizer import Tokenizer
 from support.chat_templates import FAMILIES
 from support.http_server import RunningServer, running_server
@@ -183,3 +186,12 @@ def test_the_tokens_that_begin_a_call_are_forbidden_where_there_may_be_none() ->
     for may_call, forbidden in ((True, ()), (False, ("<tool_call>",))):
         form = AnswerForm.of(tokenizer, prompt, may_call=may_call)
         assert form.adapt(SamplingParams()).bad_words == forbidden
+
+
+def test_special_tokens_that_a_tokenizer_does_not_have_are_null() -> None:
+    tokenizer = Tokenizer(KINDS["byte_level_bpe"](), 1000, {}, FAMILIES["llama"], "m")
+    serving: Any = SimpleNamespace(model=SimpleNamespace(tokenizer=tokenizer, max_model_len=8))
+    call: Any = None
+    info = json.loads(asyncio.run(Tokens(serving).tokenizer_info(call)).body)
+    names = ("bos_token", "bos_token_id", "eos_token", "eos_token_id")
+    assert [info[name] for name in names] == [None] * 4
