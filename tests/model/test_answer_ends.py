@@ -13,7 +13,7 @@ from pellucid.inputs.prompts import ChatPrompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import load_model
 from support.answers import TOOLS, Message, message_of
-from support.chat_templates import HARMONY
+from support.chat_templates import FAMILIES
 from support.checkpoints import write_checkpoint
 from support.fake_model import FakeBackend
 from support.gguf_files import write_gguf
@@ -36,7 +36,8 @@ def write_gpt_oss(directory: Path) -> Path:
     ]
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text()) | {"chat_template": HARMONY, "eos_token": "<|return|>"}
+    changed = {"chat_template": FAMILIES["harmony"], "eos_token": "<|return|>"}
+    config = json.loads(path.read_text()) | changed
     path.write_text(json.dumps(config))
     path = directory / "generation_config.json"
     generation = json.loads(path.read_text()) | {"eos_token_id": [END, RETURN]}

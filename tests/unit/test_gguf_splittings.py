@@ -17,54 +17,6 @@ from pellucid.loading.gguf_splittings import SPLITTINGS
 from pellucid.loading.gguf_tokenizer import read_gguf_tokenizer
 from support.splitting_reference import ReferenceSplitter, texts
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN35 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-GPT4O = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# `re` has no intersections of classes: (?!\p{Han}) stands for &&[^\p{Han}].
-KIMI_K2 = (
-    r"\p{Han}+"
-    r"|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*"
-    r"(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+"
-    r"(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-DEEPSEEK3 = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-DEEPSEEK_CASED = (
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ"
-    "\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d"
-    "\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec"
-    "\u1ff2-\u1ff4\u1ff6-\u1ffcℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎ"
-    "ꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
-)
-CHINESE = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
-BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
-
 
 @dataclass(frozen=True)
 class Described:
@@ -80,153 +32,25 @@ class Described:
 
     names: str
     patterns: tuple[str, ...]
-    ignore_merges: bool = False
-    adds_bos: bool = False
-    form: str | None = None
+    ignore_merges: bool
+    adds_bos: bool
+    form: str | None
 
 
-DESCRIBED = (
-    Described(
-        "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert jina-v1-en"
-        " jina-v2-code roberta-bpe jais trillion granite-docling exaone4",
-        (GPT2,),
-    ),
-    Described("mpt olmo", (GPT2,), form="NFC"),
-    Described(
-        "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", (r"\p{N}", GPT2)
-    ),
-    Described("falcon", (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")),
-    Described("default", (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    Described(
-        "chameleon",
-        (
-            "<sentinel:[0-9]+>",
-            "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
-            r"([\t\n]|    |  )",
-            r"\p{N}",
-            r"[\p{P}!-/:-@\[-`{-~]",
-            GPT2,
-        ),
-        adds_bos=True,
-    ),
-    Described("poro-chat bloom gpt3-finnish", (BLOOM,)),
-    Described("viking", (BLOOM, r"\p{N}")),
-    Described(
-        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-        (LLAMA3,),
-        ignore_merges=True,
-        adds_bos=True,
-    ),
-    Described("dbrx smaug-bpe glm4 chatglm-bpe", (LLAMA3,)),
-    Described("qwen2", (QWEN2,), form="NFC"),
-    Described(
-        "deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2", (QWEN2,)
-    ),
-    Described("qwen35", (QWEN35,), form="NFC"),
-    Described(
-        "jais-2",
-        (
-            (
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-                r"|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)"
-                r"|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
-            ),
-        ),
-    ),
-    Described(
-        "minicpm5",
-        (
-            r"\p{N}{1,3}",
-            (
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
-        ),
-        ignore_merges=True,
-    ),
-    Described(
-        "seed-coder",
-        (
-            (
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
-        ),
-    ),
-    Described(
-        "bailingmoe bailingmoe2 llada-moe",
-        (
-            (
-                r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
-                r"|\s+(?!\S)|\s+"
-            ),
-        ),
-    ),
-    Described("laguna", (r"[^\n]+|[\n]+", QWEN2)),
-    Described(
-        "ufakzeka",
-        (r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",),
-    ),
-    Described(
-        "exaone-moe",
-        (
-            (
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
-                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
-            ),
-        ),
-    ),
-    Described("gpt-4o llama4 kanana2 talkie minimax-m2", (GPT4O,)),
-    Described("granite-embed-multi-97m", (GPT4O,), ignore_merges=True),
-    Described("tekken", (TEKKEN,), ignore_merges=True, adds_bos=True),
-    Described(
-        "youtu",
-        (
-            "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
-            GPT4O.replace(r"\p{N}{1,3}", r"\p{N}"),
-        ),
-        ignore_merges=True,
-    ),
-    Described("kimi-k2", (KIMI_K2,)),
-    Described("tiny_aya cohere2moe", (r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)),
-    Described(
-        "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
-        (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3),
-    ),
-    Described(
-        "spark2_5",
-        (
-            r"\p{N}{1,3}",
-            "[一-龥぀-ゟ゠-ヿ]+",
-            (
-                r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-                r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"
-            ),
-            r"\p{N}",
-        ),
-    ),
-    Described(
-        "afmoe",  # digits by threes from the end of a number, which llama.cpp does in code
-        (
-            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
-            "[一-鿿㐀-䶿\uf900-\ufaff぀-ゟ゠-ヿ･-ﾟ⼀-⿟\u0e40-\u0e7f\u0ec0-\u0effក-៿က-႟ꩠ-ꩿꧠ-꧿가-\ud7afᄀ-ᇿ]+",
-            DEEPSEEK3,
-        ),
-    ),
-    Described(
-        "deepseek-llm",
-        (
-            "[\r\n]",
-            rf"\s?[{DEEPSEEK_CASED}]+",
-            "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
-            r"\s+$",
-            CHINESE,
-            r"\p{N}+",
-        ),
-    ),
-    Described("deepseek-coder", ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CHINESE, r"\p{N}")),
-    Described("superbpe", (r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
-)
+FILE = Path(__file__).parents[1] / "published/splittings.txt"
+
+
+def described_in(block: str) -> Described:
+    """`re` has no intersections of classes: (?!\\p{Han}) stands for &&[^\\p{Han}]."""
+    names, *lines = block.splitlines()
+    patterns = tuple(line.removeprefix("> ") for line in lines if line.startswith("> "))
+    said = set(lines) - {f"> {pattern}" for pattern in patterns}
+    form = "NFC" if "NFC" in said else None
+    assert said <= {"ignore_merges", "adds_bos", "NFC"}
+    return Described(names, patterns, "ignore_merges" in said, "adds_bos" in said, form)
+
+
+DESCRIBED = [described_in(block) for block in FILE.read_text("utf-8").split("\n\n")]
 SEED = 28
 # Tokens that no merges make: only a tokenizer that ignores merges finds them.
 WHOLE_WORDS = ("Ġthe", "123", "'s", "ĠĠ")
