@@ -13,7 +13,7 @@ FLAGS = (
     "--no-first-run",
 )
 
-PATIENCE = 12  # seconds: a limit against hangs
+PATIENCE = 60  # seconds: a limit against hangs, on a machine that is slow and busy
 
 
 def patient_page(browser: Any, **context: Any) -> Any:

@@ -75,12 +75,16 @@ def opened_page(browser: "Browser", server: RunningServer, may_fail: str = "\n")
             route.abort()
 
     context.route("**/*", only_here)
-    opened.goto(server.url)
-    opened.locator("nav a.on").wait_for()
-    wait_until(opened, "pellucid.store.snapshotSeq >= 0")  # from here on the page misses no event
-    yield opened
-    context.unroute_all(behavior="ignoreErrors")  # the page may be asking for something
-    context.close()
+    try:
+        opened.goto(server.url)
+        opened.locator("nav a.on").wait_for()
+        wait_until(
+            opened, "pellucid.store.snapshotSeq >= 0"
+        )  # from here on the page misses no event
+        yield opened
+    finally:
+        context.unroute_all(behavior="ignoreErrors")  # the page may be asking for something
+        context.close()
     assert [each for each in problems if may_fail not in each] == []
 
 

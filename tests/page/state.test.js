@@ -233,6 +233,18 @@ test("a cursor held before the first step stands at the time of what happened th
   assert.equal(cursor.timeUs.value, 50);
 });
 
+test("a held cursor stands at the time of the newest event up to there, whatever event that is", () => {
+  const store = new Store();
+  const at = (seq, t_us, name, fields) => ({ ...event(name, fields), seq, t_us });
+  store.ingest([HELLO, at(2, 50, "req.add", { req: "a/0", prompt_tok: 3 }), at(3, 50, "req.state", { req: "a/0", to: "prefill" }), at(4, 90, "req.ledger", { req: "a/0" }), at(5, 95, "stat", {})]);
+  const cursor = createCursor(store);
+  const times = [2, 3, 4, 5].map((seq) => {
+    cursor.seek(seq);
+    return cursor.timeUs.value;
+  });
+  assert.deepEqual(times, [50, 50, 90, 95]);
+});
+
 test("tokens that passed the model are counted step by step, and unknown where events are missing", () => {
   const store = new Store();
   store.ingest([

@@ -12,6 +12,11 @@ export function List({ chat }) {
   const search = useSignal("");
   const wanted = search.value.trim().toLowerCase();
   const shown = chat.conversations.value.filter(({ title }) => title.toLowerCase().includes(wanted));
+  const remove = () => {
+    if (!open) return;
+    void chat.remove(open.id);
+    document.getElementById("new-chat")?.focus(); // the button that was pressed can do nothing now
+  };
   /** @param {string} [id] */
   const save = (id) => chat.tell(chat.exported(id).then((text) => offer(id ? `${(open?.title ?? "chat").replace(/[^\p{L}\p{N}]+/gu, "-")}.json` : "pellucid-chats.json", text)));
   return html`<nav class="chats" aria-label="Conversations">
@@ -36,7 +41,7 @@ export function List({ chat }) {
         target.value = "";
       }} /></label>
       ${isSure.value === open?.id
-        ? html`<button class="danger" onClick=${() => open && chat.remove(open.id)}>delete “${open?.title}” for good</button>`
+        ? html`<button class="danger" onClick=${remove}>delete “${open?.title}” for good</button>`
         : html`<button class="quiet" disabled=${!open?.title} onClick=${() => (isSure.value = open?.id ?? "")}>delete this one</button>`}
       <p class="faint small">Conversations are kept in this browser alone.</p>
     </details>

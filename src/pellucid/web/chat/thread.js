@@ -50,12 +50,25 @@ function Turn({ chat, session, message }) {
   );
 }
 
+/** The message that a button brought, and which button: the same one in the message's turn has the focus then. */
+const brought = { id: "", by: 0 };
+
 /** Goes between the branches at a message. @param {{chat: Chat, message: Message, others: Message[]}} props */
 function Branches({ chat, message, others }) {
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  useLayoutEffect(() => {
+    if (!box.current || brought.id !== message.id) return;
+    brought.id = "";
+    const [before, next] = box.current.querySelectorAll("button");
+    (before.disabled || (brought.by > 0 && !next.disabled) ? next : before).focus();
+  }, []);
   if (others.length < 2) return null;
   const index = others.findIndex(({ id }) => id === message.id);
-  const to = (/** @type {number} */ by) => () => chat.showBranch(others[index + by].id);
-  return html`<span class="branches">
+  const to = (/** @type {number} */ by) => () => {
+    Object.assign(brought, { id: others[index + by].id, by });
+    chat.showBranch(brought.id);
+  };
+  return html`<span class="branches" ref=${box}>
     <button class="quiet" aria-label="the branch before" disabled=${index === 0} onClick=${to(-1)}>‹</button>
     <span>${index + 1} of ${others.length}</span>
     <button class="quiet" aria-label="the next branch" disabled=${index === others.length - 1} onClick=${to(1)}>›</button>
@@ -65,10 +78,17 @@ function Branches({ chat, message, others }) {
 /** What a person or a tool said. @param {{chat: Chat, message: Message, others: Message[]}} props */
 function Said({ chat, message, others }) {
   const edited = useSignal(/** @type {string | null} */ (null));
+  const edit = useRef(/** @type {HTMLButtonElement | null} */ (null));
+  const wasEdited = useRef(false);
+  useLayoutEffect(() => {
+    if (wasEdited.current) edit.current?.focus();
+    wasEdited.current = edited.value !== null;
+  }, [edited.value === null]);
   if (edited.value !== null) {
     return html`<li class="turn user">
       <form class="edit" onSubmit=${submits(() => {
         chat.send(edited.value ?? "", message.files ?? [], message.parent);
+        document.getElementById("say")?.focus(); // the turn that was edited is no longer shown
         edited.value = null;
       })}>
         <textarea
@@ -88,7 +108,7 @@ function Said({ chat, message, others }) {
     ${message.files?.map((file) => html`<details class="file"><summary>${file.name} <small>${inBytes(new Blob([file.text]).size)}</small></summary><pre tabindex="0" aria-label=${file.name}>${file.text}</pre></details>`)}
     <div class="said">${message.text}</div>
     <div class="actions">
-      ${message.role === "user" && html`<button class="quiet" onClick=${() => (edited.value = message.text)}>edit</button>`}
+      ${message.role === "user" && html`<button class="quiet" ref=${edit} onClick=${() => (edited.value = message.text)}>edit</button>`}
       <${CopyButton} text=${message.text} />
       <${Branches} chat=${chat} message=${message} others=${others} />
     </div>

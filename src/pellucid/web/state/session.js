@@ -197,27 +197,17 @@ export function createCursor(store) {
   /** Where replaying is between two events. @type {import("@preact/signals-core").Signal<number | null>} */
   const playedUs = signal(null);
 
-  /** @param {number} at */
+  /** The time of the newest event at a moment. @param {number} at */
   function timeOf(at) {
-    const step = store.rowAt(store.steps, at);
-    const token = store.rowAt(store.tokens, at);
-    const kv = store.rowAt(store.kv, at);
-    return Math.max(
-      step < 0 ? 0 : store.steps.get("t_us", step),
-      token < 0 ? 0 : store.tokens.get("t_us", token),
-      kv < 0 ? 0 : store.kv.get("t_us", kv),
-      ...[...store.requests.values()].map((request) => store.stateAt(request, at)?.t_us ?? 0),
-    );
+    const row = store.rowAt(store.times, at);
+    return row < 0 ? 0 : store.times.get("t_us", row);
   }
 
   /** The newest seq at a time. @param {number} us */
   function seqAt(us) {
-    let found = store.firstSeq;
-    for (const table of [store.steps, store.tokens, store.kv]) {
-      const row = table.find("t_us", us + 1) - 1;
-      if (row >= table.first) found = Math.max(found, table.get("seq", row));
-    }
-    return found;
+    const { times } = store;
+    const next = times.find("t_us", us + 1);
+    return next < times.end ? times.get("seq", next) - 1 : store.head.seq;
   }
 
   /** @param {number | null} value */

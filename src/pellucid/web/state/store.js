@@ -72,6 +72,8 @@ export class Store {
       },
       MAX_STEPS,
     );
+    /** When the time of the events changed: the first event of each time. */
+    this.times = new Columns({ seq: Float64Array, t_us: Float64Array }, MAX_STEPS * 4);
     this.pool = new PoolHistory(MAX_OPS);
     /** @type {any[]} events that are few: warn, gap, spec, load, and those this version does not know */
     this.notes = [];
@@ -126,6 +128,7 @@ export class Store {
     }
     if (event.seq <= this.head.seq) return; // a hello repeated for another reader, or an overlap after a resumption
     if (event.step > this.head.step) this.stepSeq = event.seq;
+    if (event.t_us > this.head.t_us) this.times.push({ seq: event.seq, t_us: event.t_us });
     this.head = { seq: event.seq, t_us: event.t_us, step: event.step };
     if (this.firstSeq < 0) this.firstSeq = event.seq;
     const handler = /** @type {Record<string, (event: any) => void>} */ (/** @type {any} */ (HANDLERS))[event.ev];
