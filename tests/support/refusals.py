@@ -17,7 +17,7 @@ def check_refusals(
     call: Callable[[Any], object],
     *,
     name: Callable[[Any], str] = repr,
-    hidden: Path | str = "",
+    hidden: Path | str | tuple[Path | str, ...] = (),
 ) -> None:
     """Each case is refused with a ValueError whose message is that of the golden file.
 
@@ -31,6 +31,8 @@ def check_refusals(
     for case in cases:
         with pytest.raises(ValueError, match=r"\w") as refused:
             call(case)
-        message = str(refused.value).replace(str(hidden), "..." if hidden else "")
+        message = str(refused.value)
+        for text in hidden if isinstance(hidden, tuple) else (hidden,):
+            message = message.replace(str(text), "...")
         lines.append(f"{shortened(named)} -> {message}" if (named := name(case)) else message)
     compare(FOLDER / f"{file}.txt", lines)

@@ -1,6 +1,7 @@
 """EngineConfig: what each setting allows, and the errors that say so."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pellucid.facts.kv_formats import KV_FORMATS
 from pellucid.inputs.config import BLOCK_SIZES, EngineConfig, block_sizes
 from pellucid.inputs.stage_address import StageAddress, parse_addresses
+from support.refusals import check_refusals
 
 BAD = {
     "model": ["", 7, b"model", ["model"]],
@@ -65,14 +67,6 @@ def test_every_field_is_checked() -> None:
     assert BAD.keys() == EngineConfig.__dataclass_fields__.keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("tokenizer", "there"), ("chat_template", "{{ messages }}")]
-)
-def test_settings_of_a_tokenizer_that_is_not_loaded_are_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='.*: has no effect with skip_tokenizer_init"):
-        EngineConfig(**{name: value}, skip_tokenizer_init=True)  # type: ignore[arg-type]
-
-
 def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:
     config = EngineConfig(
         model=Path("there"),
@@ -81,30 +75,12 @@ def test_numbers_and_paths_of_other_libraries_become_pythons_own() -> None:
         memory_utilization=np.float32(0.5),
         prefix_store=Path("here"),
     )
-    assert config == EngineConfig(
-        model="there",
-        max_num_seqs=8,
-        block_size=64,
-        memory_utilization=0.5,
-        prefix_store="here",
-    )
+    plain = {"max_num_seqs": 8, "block_size": 64, "memory_utilization": 0.5}
+    assert config == EngineConfig(model="there", prefix_store="here", **plain)
     assert type(config.max_num_seqs) is type(config.block_size) is int
 
 
-def test_a_prefix_store_needs_a_prefix_cache() -> None:
-    for knobs in ({"enable_prefix_caching": False}, {"use_kv_cache": False}):
-        with pytest.raises(ValueError, match="prefix_store='there': needs"):
-            EngineConfig(prefix_store="there", **knobs)
-
-
-def test_stages_need_addresses_and_a_secret() -> None:
-    for wrong in ("there", "there:70000", "there:1/0", "there:1/x", "a:1,", ":1", "a b:1"):
-        with pytest.raises(ValueError, match=r"^stages=.*: must be host:port, or host:port/LAYERS"):
-            EngineConfig(stages=f"10.0.0.1:7000,{wrong}", stages_key="key")
-    with pytest.raises(ValueError, match="stages='there:1': needs stages_key"):
-        EngineConfig(stages="there:1")
-    with pytest.raises(ValueError, match="stages_key='key': has no effect without"):
-        EngineConfig(stages_key="key")
+def test_addresses_of_stages() -> None:
     config = EngineConfig(stages="10.0.0.1:7000/12,[::1]:7001,here:7002", stages_key="key")
     assert config.stages is not None
     assert parse_addresses(config.stages) == [
@@ -114,35 +90,42 @@ def test_stages_need_addresses_and_a_secret() -> None:
     ]
 
 
-def test_ranks_compute_the_steps_of_one_model() -> None:
-    for name, value in {"speculation": "draft", "draft_model": "x", "stages": "a:1"}.items():
-        key = "key" if name == "stages" else None
-        with pytest.raises(ValueError, match=f"{name}='.*': not with tensor_parallel_size=2"):
-            EngineConfig(tensor_parallel_size=2, stages_key=key, **{name: value})
+# Beside each other
+STORE = {"prefix_store": "there"}
+KEYS = {"stages_key": "key"}
+RANKS = {"tensor_parallel_size": 2}
+REFUSED: list[dict[str, Any]] = [
+    {"tokenizer": "there", "skip_tokenizer_init": True},
+    {"chat_template": "{{ messages }}", "skip_tokenizer_init": True},
+    STORE | {"enable_prefix_caching": False},
+    STORE | {"use_kv_cache": False},
+    {"prefix_store": "redis://there"},
+    {"prefix_store_key": "key"},
+    *(
+        KEYS | {"stages": f"10.0.0.1:7000,{wrong}"}
+        for wrong in ("there", "there:70000", "there:1/0", "there:1/x", "a:1,", ":1", "a b:1")
+    ),
+    {"stages": "there:1"},
+    KEYS,
+    RANKS | {"speculation": "draft"},
+    RANKS | {"draft_model": "x"},
+    RANKS | KEYS | {"stages": "a:1"},
+    {"block_size": 16, "kv_cache_dtype": "int4"},
+]
 
 
-def test_a_prefix_store_on_a_server_needs_a_secret() -> None:
-    with pytest.raises(ValueError, match="prefix_store='redis://there': needs prefix_store_key"):
-        EngineConfig(prefix_store="redis://there")
-    with pytest.raises(ValueError, match="prefix_store_key='key': has no effect without"):
-        EngineConfig(prefix_store_key="key")
-    servers = (
-        "redis://there",
-        "rediss://10.0.0.1:6379",
-        "redis://[::1]:6379/3",
-        "mooncake://there:50051",
-    )
-    for store in servers:
+def test_settings_that_do_not_go_together() -> None:
+    check_refusals("config", REFUSED, lambda knobs: EngineConfig(**knobs))
+
+
+def test_a_prefix_store_that_is_shared() -> None:
+    servers = ("redis://there", "rediss://10.0.0.1:6379", "redis://[::1]:6379/3")
+    for store in (*servers, "mooncake://there:50051"):
         assert EngineConfig(prefix_store=store, prefix_store_key="key").shares_prefix_store
     assert not EngineConfig(prefix_store="there", prefix_store_key="key").shares_prefix_store
 
 
 def test_keys_that_become_codes_in_groups_need_blocks_of_whole_groups() -> None:
-    with pytest.raises(
-        ValueError,
-        match="block_size=16: must be one of 32, 64, 128 with kv_cache_dtype='int4', whose keys",
-    ):
-        EngineConfig(block_size=16, kv_cache_dtype="int4")
     for name, kv_format in KV_FORMATS.items():
         group = max(1, kv_format.open_positions)
         assert block_sizes(name) == tuple(size for size in BLOCK_SIZES if size % group == 0)

@@ -1,9 +1,11 @@
 """The files that a model's name stands for: directories, GGUF files, and a hub on a local port."""
 
+import itertools
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from huggingface_hub import constants
@@ -11,6 +13,7 @@ from huggingface_hub import constants
 from pellucid.loading.hub import BUNDLED_MODEL, find_model, find_tokenizer
 from support.checkpoints import checkpoint_config
 from support.fake_hub import FakeHub, serve, use_hub
+from support.refusals import check_refusals
 
 MODEL = "owner/tiny-model"
 FILES = {
@@ -21,6 +24,17 @@ FILES = {
     "pytorch_model.bin": b"pickle",
     "consolidated.safetensors": b"the weights again",
     "README.md": b"# tiny",
+}
+
+GGUF_FILES = {
+    ".gitattributes": b"",
+    "README.md": b"# tiny",
+    "Tiny-Q4_K_M.gguf": b"GGUF q4",
+    "Tiny-UD-Q4_K_XL.gguf": b"GGUF xl",
+    "tiny.q8_0.gguf": b"GGUF q8",
+    "BF16/Tiny-BF16-00001-of-00002.gguf": b"GGUF 1",
+    "BF16/Tiny-BF16-00002-of-00002.gguf": b"GGUF 2",
+    "mmproj-F16.gguf": b"GGUF of images",
 }
 
 
@@ -71,47 +85,81 @@ def test_directory_wins_over_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_model(MODEL).path == Path(MODEL)
 
 
-def test_directory_has_no_revision(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"revision='v2': only a hub id has revisions"):
-        find_model(str(tmp_path), "v2")
-
-
 def test_bundled_model_has_no_revision() -> None:
     assert BUNDLED_MODEL.parent.name == "assets"
     with pytest.raises(ValueError, match=r"pellucid-5m"):
         find_model(None, "v2")
 
 
-def test_file_is_not_a_model(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"model\.safetensors'.*must be a directory"):
-        find_model(str(file))
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        *("", "gpt9", "./missing", "/no/such/dir", "../owner", "a/b/c", "owner/", "owner/na me"),
-        *("a\0b", "~no-such-user/model", "x" * 5000),
-    ],
-)
-def test_neither_directory_nor_hub_id(model: str) -> None:
-    with pytest.raises(
-        ValueError, match="no such file or directory, and not the name of a model"
-    ) as error:
-        find_model(model)
-    assert repr(model) in str(error.value)
-
-
 def test_a_short_name_of_the_command_line() -> None:
     with pytest.raises(ValueError, match=r"short names are.*'unsloth/Qwen3-0\.6B-GGUF:Q4_K_M'"):
         find_model("qwen3:0.6b")
-
-
-def test_hub_id_with_two_dashes() -> None:
     with pytest.raises(ValueError, match=r"model='owner/two--dashes': not a hub id"):
         find_model("owner/two--dashes")
+
+
+class Asked(NamedTuple):
+    """What is asked for, and a repository's files or a hub's error."""
+
+    model: str = MODEL
+    revision: str | None = None
+    files: dict[str, bytes] = FILES
+    error: tuple[int, str] | None = None
+
+
+def with_settings(config: dict[str, object], **beside: dict[str, object]) -> Asked:
+    """With other keys of config.json, and with other files."""
+    own = {f"{name}.json": json.dumps(settings).encode() for name, settings in beside.items()}
+    own["config.json"] = json.dumps(checkpoint_config("llama") | config).encode()
+    return Asked(files=FILES | own)
+
+
+ALGORITHM = {"quantization": {"quant_algo": "W4A8_AWQ"}}
+REFUSED = [
+    *map(Asked, ("", "gpt9", "./missing", "/no/such/dir", "../owner", "a/b/c", "owner/", "owner/na me")),
+    *map(Asked, ("a\0b", "~no-such-user/model", "x" * 5000, "weights.safetensors")),
+    Asked("there", "v2"),
+    Asked(revision="v3"),
+    Asked(error=(401, "RepoNotFound")),
+    Asked(error=(403, "GatedRepo")),
+    *(Asked(MODEL + tag, files=GGUF_FILES) for tag in ("", ":Q3_K", ":Q4_K")),
+    Asked(f"{MODEL}:Q4_K_M"),
+    Asked(files={"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"}),
+    Asked(files={"params.json": b"{}", "consolidated.safetensors": b"x"}),
+    Asked(files={"config.json": FILES["config.json"], "pytorch_model.bin": b"x"}),
+    Asked(files={"README.md": b"# nothing"}),
+    with_settings({"architectures": ["MambaForCausalLM"]}),
+    with_settings({"quantization_config": {"quant_method": "hqq", "bits": 4}}),
+    with_settings({}, hf_quant_config=ALGORITHM),
+    with_settings({}, quantize_config={"bits": 5}),
+    with_settings({"quantization": {"bits": 4, "group_size": 16}}),
+]  # fmt: skip
+
+
+def test_what_is_refused_before_weights_are_downloaded(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "weights.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    caches = (tmp_path / f"cache{number}" for number in itertools.count())
+
+    def ask(asked: Asked) -> None:
+        use_hub(monkeypatch, hub.url, next(caches))
+        hub.files, hub.error = asked.files, asked.error
+        find_model(asked.model, asked.revision)
+
+    def named(asked: Asked) -> str:
+        words = (repr(asked.model), asked.revision or "", *sorted(asked.files.keys() - FILES))
+        return " ".join(filter(None, words))
+
+    check_refusals("hub", REFUSED, ask, name=named, hidden=(hub.url, tmp_path))
+    assert not {name for name in hub.downloads if name.endswith(("safetensors", "bin", ".gguf"))}
+
+
+def test_tokenizers_that_are_refused(hub: FakeHub) -> None:
+    names = ("", "gpt2", "./missing", "owner/name:Q4_K_M", "a\0b", "owner/other")
+    check_refusals("hub_tokenizer", names, find_tokenizer, hidden=hub.url)
 
 
 def test_transfer_that_breaks_off(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +190,6 @@ def test_a_directory_of_a_tokenizer_is_itself(tmp_path: Path) -> None:
     assert find_tokenizer(str(tmp_path)).path == tmp_path
 
 
-@pytest.mark.parametrize("name", ["", "gpt2", "./missing", "owner/name:Q4_K_M", "a\0b", __file__])
-def test_neither_a_directory_nor_a_hub_id_of_a_tokenizer(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^tokenizer=.*: must be a directory with tokenizer\.js"):
-        find_tokenizer(name)
-
-
-def test_an_unknown_tokenizer(hub: FakeHub) -> None:
-    with pytest.raises(ValueError, match=r"^tokenizer='owner/other': no such file or directory"):
-        find_tokenizer("owner/other")
-
-
 def test_cached_model_needs_no_network(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, closed_port: str
 ) -> None:
@@ -161,23 +198,6 @@ def test_cached_model_needs_no_network(
     assert find_model(MODEL, "v2").path == directory
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert find_model(MODEL, "v2").path == directory
-
-
-def test_unknown_revision(hub: FakeHub) -> None:
-    with pytest.raises(ValueError, match=r"revision='v3': .*no such branch, tag or commit"):
-        find_model(MODEL, "v3")
-
-
-def test_unknown_model(hub: FakeHub) -> None:
-    hub.error = (401, "RepoNotFound")
-    with pytest.raises(ValueError, match=rf"{MODEL}.*no such model at {hub.url}.*HF_TOKEN"):
-        find_model(MODEL)
-
-
-def test_gated_model(hub: FakeHub) -> None:
-    hub.error = (403, "GatedRepo")
-    with pytest.raises(ValueError, match=rf"agreement first: accept it at {hub.url}/{MODEL}"):
-        find_model(MODEL)
 
 
 def test_hub_error(hub: FakeHub) -> None:
@@ -211,17 +231,6 @@ def test_unwritable_cache(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 # -- GGUF files and other formats on the hub -------------------------------------------------------
-
-GGUF_FILES = {
-    ".gitattributes": b"",
-    "README.md": b"# tiny",
-    "Tiny-Q4_K_M.gguf": b"GGUF q4",
-    "Tiny-UD-Q4_K_XL.gguf": b"GGUF xl",
-    "tiny.q8_0.gguf": b"GGUF q8",
-    "BF16/Tiny-BF16-00001-of-00002.gguf": b"GGUF 1",
-    "BF16/Tiny-BF16-00002-of-00002.gguf": b"GGUF 2",
-    "mmproj-F16.gguf": b"GGUF of images",
-}
 
 
 @pytest.mark.parametrize(
@@ -258,72 +267,6 @@ def test_gguf_in_the_cache_needs_no_network(
     assert find_model(f"{MODEL}:Q8_0").path == path
 
 
-@pytest.mark.parametrize(
-    ("tag", "reason"),
-    [("", "it has several GGUF files"), (":Q3_K", "0 files match 'Q3_K'"), (":Q4_K", "0 files")],
-)
-def test_gguf_without_its_quantization(hub: FakeHub, tag: str, reason: str) -> None:
-    hub.files = GGUF_FILES
-    listed = ", ".join(f"{MODEL}:{each}" for each in ("BF16", "Q4_K_M", "UD-Q4_K_XL", "Q8_0"))
-    with pytest.raises(
-        ValueError, match=rf"model='{MODEL}{tag}': {reason}.*: choose one of {listed}"
-    ):
-        find_model(MODEL + tag)
-    assert set(hub.downloads) == {".gitattributes"}
-
-
 def test_only_gguf_of_a_repository(hub: FakeHub) -> None:
     hub.files = {"README.md": b"", "config.json": FILES["config.json"], "tiny.gguf": b"GGUF"}
     assert find_model(MODEL).path.name == "tiny.gguf"
-
-
-def test_no_gguf_in_the_repository(hub: FakeHub) -> None:
-    with pytest.raises(ValueError, match=r"has no GGUF files: leave out ':Q4_K_M'"):
-        find_model(f"{MODEL}:Q4_K_M")
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"}, "a LoRA adapter"),
-        (
-            {"params.json": b"{}", "consolidated.safetensors": b"x"},
-            "Mistral's or Meta's own format",
-        ),
-        ({"config.json": FILES["config.json"], "pytorch_model.bin": b"x"}, "PyTorch files"),
-        ({"README.md": b"# nothing"}, "neither config.json with model.safetensors nor GGUF"),
-    ],
-)
-def test_other_formats_are_named(hub: FakeHub, files: dict[str, bytes], message: str) -> None:
-    hub.files = files
-    with pytest.raises(ValueError, match=rf"model='{MODEL}': it (holds|has) {message}"):
-        find_model(MODEL)
-
-
-@pytest.mark.parametrize(
-    ("config", "beside", "message"),
-    [
-        ({"architectures": ["MambaForCausalLM"]}, {}, "Mamba.*what loads: Llama"),
-        (
-            {"quantization_config": {"quant_method": "hqq", "bits": 4}},
-            {},
-            "HQQ.*quantization='int4'",
-        ),
-        (
-            {},
-            {"hf_quant_config.json": {"quantization": {"quant_algo": "W4A8_AWQ"}}},
-            r'hf_quant_config\.json: quantization\.quant_algo="W4A8_AWQ": supported',
-        ),
-        ({}, {"quantize_config.json": {"bits": 5}}, r"quantize_config\.json: bits=5: supported"),
-        ({"quantization": {"bits": 4, "group_size": 16}}, {}, r"quantization\.group_size=16: sup"),
-    ],
-)
-def test_weights_that_would_not_load_are_not_downloaded(
-    hub: FakeHub, config: dict[str, object], beside: dict[str, object], message: str
-) -> None:
-    own = {name: json.dumps(settings).encode() for name, settings in beside.items()}
-    own["config.json"] = json.dumps(checkpoint_config("llama") | config).encode()
-    hub.files = FILES | own
-    with pytest.raises(ValueError, match=message):
-        find_model(MODEL)
-    assert "model.safetensors" not in hub.downloads

@@ -17,6 +17,7 @@ from pellucid.text.chat_template import ChatTemplate, RenderingTime
 from pellucid.text.text_encoder import TextEncoder
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.text.tokenizer_texts import read_added_tokens
+from support.refusals import check_refusals
 from support.tokenizer_kinds import KINDS
 
 TEMPLATES = {
@@ -59,6 +60,38 @@ def write(
     for name, content in files.items():
         (directory / f"{name}.json").write_text(json.dumps(content))
     return backend
+
+
+def changed(**changes: object) -> str:
+    """A good tokenizer.json with other parts."""
+    return json.dumps(json.loads(KINDS["byte_level_bpe"]().to_str()) | changes)
+
+
+def replaced(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+ABSENT = "there is no such file"
+ADDED = json.loads(changed())["added_tokens"]
+# Files beside a good tokenizer.json, or in its place
+REFUSED_FILES: list[dict[str, str]] = [
+    {"tokenizer.json": ABSENT},
+    *({"tokenizer.json": ABSENT, it: ""} for it in ("tokenizer.model", "vocab.json", "qwen.tiktoken")),
+    {"tokenizer.json": changed(normalizer=replaced({"Regex": "a" * 20_001}, ""))},
+    {"tokenizer.json": changed(added_tokens=[{"id": 0}])},
+    {"tokenizer.json": changed(added_tokens=[*ADDED[:-1], ADDED[-1] | {"content": "x" * 3_000_000}])},
+    {"tokenizer.json": changed(added_tokens=[*ADDED[:-1], ADDED[-1] | {"id": ADDED[-1]["id"] + 1}])},
+    {"generation_config.json": '{"bos_token_id": -5}'},
+    {"config.json": '{"bos_token_id": -5}'},
+    {"tokenizer_config.json": "[]"},
+    {"tokenizer_config.json": '{"eos_token": "<none>"}'},
+    {"tokenizer_config.json": '{"eos_token": {}, "bos_token": {"lstrip": true}}'},
+    {"tokenizer_config.json": '{"added_tokens_decoder": {"0": "x"}}'},
+    {"tokenizer_config.json": '{"added_tokens_decoder": {"x": {}}}'},
+    {"tokenizer_config.json": '{"a": ' * 5000 + "1" + "}" * 5000},
+    {"tokenizer_config.json": '{"chat_template": 5}'},
+    {"tokenizer_config.json": '{"chat_template": [{"name": "tools", "template": ""}]}'},
+]  # fmt: skip
 
 
 class TestLoad:
@@ -125,91 +158,41 @@ class TestLoad:
         )
         assert len(tokenizer.encode("the")) == 2
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            ValueError, match=r"has no tokenizer.json: it has no tokenizer of any kind"
-        ):
-            Tokenizer.load(tmp_path, 10)
-
-    @pytest.mark.parametrize("file", ["tokenizer.model", "vocab.json", "qwen.tiktoken"])
-    def test_other_formats(self, tmp_path: Path, file: str) -> None:
-        (tmp_path / file).touch()
-        with pytest.raises(
-            ValueError, match=rf"it has only {file}; write tokenizer.json with transformers"
-        ):
-            Tokenizer.load(tmp_path, 10)
-
     @pytest.mark.parametrize(
-        "content",
+        ("file", "content", "error"),
         [
-            b"",
-            b"{",
-            b"[]",
-            b"\xff",
-            b"{}",
-            b'{"model": {"type": "BPE"}}',
-            b'{"model": {"type": "New"}}',
+            *(
+                ("tokenizer.json", content, "is not a tokenizer: ")
+                for content in (b"", b"{", b"[]", b"\xff", b"{}", b'{"model": {"type": "New"}}')
+            ),
+            ("tokenizer.json", b'{"model": {"type": "BPE"}}', "is not a tokenizer: "),
+            ("tokenizer_config.json", b"{", "not JSON: "),
         ],
     )
-    def test_garbled_tokenizer(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "tokenizer.json").write_bytes(content)
-        with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer: "):
+    def test_garbled_files(self, tmp_path: Path, file: str, content: bytes, error: str) -> None:
+        write(tmp_path)
+        (tmp_path / file).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{file}:? {error}"):
             Tokenizer.load(tmp_path, 10)
 
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("part", "changes", "message"),
         [
+            ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "Precompiled"),
             (
-                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-                "Precompiled",
+                "normalizer",
+                {"type": "Precompiled", "precompiled_charsmap": "/" * 40},
+                "4294967295 bytes",
             ),
-            (
-                {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/" * 40}},
-                r"precompiled_charsmap has a trie of 4294967295 bytes",
-            ),
-            (
-                {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
-                "chunk size must be non-zero",
-            ),
-            (
-                {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}},
-                "index out of bounds",
-            ),
-            (
-                {
-                    "normalizer": {
-                        "type": "Replace",
-                        "pattern": {"Regex": "a" * 20_001},
-                        "content": "",
-                    }
-                },
-                "has regular expressions of 20001 bytes: at most 20000 are allowed",
-            ),
-            ({"added_tokens": [{"id": 0}]}, "added_tokens: must have content and an id"),
+            ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
+            ("normalizer", replaced({"String": ""}, "x"), "index out of bounds"),
         ],
     )
     def test_tokenizers_that_would_panic_or_take_gigabytes(
-        self, tmp_path: Path, changes: dict[str, Any], message: str
+        self, tmp_path: Path, part: str, changes: dict[str, Any], message: str
     ) -> None:
-        content = json.loads(KINDS["byte_level_bpe"]().to_str()) | changes
-        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        (tmp_path / "tokenizer.json").write_text(changed(**{part: changes}))
         with pytest.raises(ValueError, match=rf"tokenizer\.json.*{message}"):
-            Tokenizer.load(tmp_path, 1000)
-
-    def test_an_endless_added_token(self, tmp_path: Path) -> None:
-        content = json.loads(KINDS["byte_level_bpe"]().to_str())
-        content["added_tokens"][-1]["content"] = "x" * 3_000_000
-        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-        with pytest.raises(
-            ValueError, match="has added tokens of 3000023 characters: at most 2000000"
-        ):
-            Tokenizer.load(tmp_path, 1000)
-
-    @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
-    def test_an_impossible_token_id(self, tmp_path: Path, file: str) -> None:
-        write(tmp_path)
-        (tmp_path / file).write_text('{"bos_token_id": -5}')
-        with pytest.raises(ValueError, match=rf"{file}: bos_token_id=-5: must be a token id"):
             Tokenizer.load(tmp_path, 1000)
 
     def test_fifo_is_not_a_missing_file(self, tmp_path: Path) -> None:
@@ -218,39 +201,16 @@ class TestLoad:
         with pytest.raises(ValueError, match=r"special_tokens_map\.json: must be a regular file"):
             Tokenizer.load(tmp_path, 1000)
 
-    def test_an_added_token_that_claims_another_id(self, tmp_path: Path) -> None:
-        backend = KINDS["byte_level_bpe"]()
-        content = json.loads(backend.to_str())
-        content["added_tokens"][-1]["id"] += 1
-        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"added token 'é è' has id \d+, which must be \d+"):
+    def test_files_that_are_refused(self, tmp_path: Path) -> None:
+        def load(files: dict[str, str]) -> None:
+            for path in tmp_path.iterdir():
+                path.unlink()
+            for name, text in ({"tokenizer.json": changed()} | files).items():
+                if text != ABSENT:
+                    (tmp_path / name).write_text(text)
             Tokenizer.load(tmp_path, 1000)
 
-    @pytest.mark.parametrize(
-        ("config", "error"),
-        [
-            ("{", "tokenizer_config.json: not JSON: "),
-            ("[]", "tokenizer_config.json: must hold a JSON object, holds list"),
-            ('{"eos_token": "<none>"}', "eos_token '<none>' is not a token of tokenizer.json"),
-            ('{"eos_token": {}, "bos_token": {"lstrip": true}}', "entry of an unexpected form"),
-            ('{"added_tokens_decoder": {"0": "x"}}', "entry of an unexpected form"),
-            (
-                '{"added_tokens_decoder": {"x": {}}}',
-                "config.json: .* has the key 'x': must be a token",
-            ),
-            ('{"a": ' * 5000 + "1" + "}" * 5000, "tokenizer_config.json: nested too deeply"),
-            ('{"chat_template": 5}', "chat_template 'default' must be a string, got int"),
-            (
-                '{"chat_template": [{"name": "tools", "template": ""}]}',
-                r"none of the chat templates \['tools'\] is named 'default'",
-            ),
-        ],
-    )
-    def test_garbled_config(self, tmp_path: Path, config: str, error: str) -> None:
-        write(tmp_path)
-        (tmp_path / "tokenizer_config.json").write_text(config)
-        with pytest.raises(ValueError, match=error):
-            Tokenizer.load(tmp_path, 1000)
+        check_refusals("tokenizer_files", REFUSED_FILES, load, name=" ".join, hidden=tmp_path)
 
 
 class TestVocabulary:
