@@ -18,11 +18,7 @@ PARAMETERS = {
     "bias and bad words": {**DRAWN, "logit_bias": {5: 3.0}, "bad_words": ["the", "key"]},
     "allowed tokens": {**DRAWN, "allowed_token_ids": list(range(40, 90))},
     "min_tokens": {**DRAWN, "min_tokens": 9, "stop": [" ", "e"], "ignore_eos": True},
-    "a stop string over the cut": {
-        "temperature": 0.0,
-        "max_tokens": 24,
-        "stop": ["the market", "the key "],
-    },
+    "a stop string over the cut": {"temperature": 0.0, "max_tokens": 24, "stop": ["the market", "the key "]},
     "a stop string that is shown": {
         "temperature": 0.0,
         "max_tokens": 24,
@@ -50,11 +46,8 @@ PARAMETERS = {
             }
         ),
     },
-    "a choice": {
-        **DRAWN,
-        "structured_outputs": StructuredOutputsParams(choice=["yes please", "no"]),
-    },
-}
+    "a choice": {**DRAWN, "structured_outputs": StructuredOutputsParams(choice=["yes please", "no"])},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

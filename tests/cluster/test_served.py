@@ -38,14 +38,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/v1/completions", {"prompt": "Once", "n": 1, "best_of": 3, "max_tokens": 9, **SAMPLED}),
-    (
-        "/v1/completions",
-        {"prompt": "Once upon", "max_tokens": 25, "stream": True, "stop": "the", **SAMPLED},
-    ),
-    (
-        "/v1/chat/completions",
-        {"messages": CHAT, "max_tokens": 20, "logprobs": True, "top_logprobs": 2, **SAMPLED},
-    ),
+    ("/v1/completions", {"prompt": "Once upon", "max_tokens": 25, "stream": True, "stop": "the", **SAMPLED}),
+    ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 20, "logprobs": True, "top_logprobs": 2, **SAMPLED}),
     (
         "/v1/chat/completions",
         {
@@ -90,7 +84,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Once", "max_tokens": 9, "temperature": -1}),
     ("/v1/completions", {"prompt": [999_999], "max_tokens": 9}),
     ("/v1/completions", {"prompt": "a " * 3000, "max_tokens": 9}),
-]
+]  # fmt: skip
 
 
 class Served:

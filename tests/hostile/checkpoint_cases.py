@@ -266,23 +266,16 @@ SUMS_CASES = [
         "".join(f"{'0' * 64}  {i}\n" for i in range(13_000)),
         may_succeed=True,
     ),
-    file_case(
-        "checksums", "names with dots", "SHA256SUMS", "0" * 64 + "  " + "a/" * 400_000 + "../x\n"
-    ),
+    file_case("checksums", "names with dots", "SHA256SUMS", "0" * 64 + "  " + "a/" * 400_000 + "../x\n"),
     Case(
         "checksums: one line 5,000 times",
         directory(lambda path: sums(path, *["model.safetensors"] * 5000)),
         load,
         may_succeed=True,
     ),
-    Case(
-        "checksums: 2,000 names of one file",
-        directory(many_names_of_one_file),
-        load,
-        may_succeed=True,
-    ),
+    Case("checksums: 2,000 names of one file", directory(many_names_of_one_file), load, may_succeed=True),
     Case("checksums: a FIFO that is listed", directory(sums_with_fifo), load),
-]
+]  # fmt: skip
 
 
 # -- directories of other kinds, the prefix cache --------------------------------------------------

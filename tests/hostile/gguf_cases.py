@@ -158,12 +158,8 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "a million empty strings": lambda: gguf([("k", array(STRING, 1_000_000, bytes(8_000_000)))]),
     "a shape beyond 64 bits": lambda: gguf([], [tensor("t", 2**40, 2**40, 2**40)]),
     "a tensor beyond the file": lambda: gguf([], [tensor("t", 2**31)]),
-    "an unknown architecture of nine megabytes": lambda: gguf(
-        [("general.architecture", "x" * MEGABYTES)]
-    ),
-    "a LoRA adapter": lambda: gguf(
-        [("general.type", "adapter"), ("general.architecture", "llama")]
-    ),
+    "an unknown architecture of nine megabytes": lambda: gguf([("general.architecture", "x" * MEGABYTES)]),
+    "a LoRA adapter": lambda: gguf([("general.type", "adapter"), ("general.architecture", "llama")]),
     "a part that is alone": lambda: gguf([*FACTS.items(), ("split.count", 99_999)]),
     "two billion layers": lambda: many_layers(2**31 - 1),
     "ten thousand layers": lambda: many_layers(10_000),
@@ -174,10 +170,8 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "an endless added token": lambda: scored(["a", "x" * MEGABYTES], token_type=[1, 3]),
     "merges that are no pairs": lambda: byte_level(merges=["ab"] * 500_000),
     "an endless merge": lambda: byte_level(merges=["a " * 4_000_000]),
-    "an unknown splitting of nine megabytes": lambda: byte_level(
-        pre="x" * MEGABYTES, merges=["a b"]
-    ),
-}
+    "an unknown splitting of nine megabytes": lambda: byte_level(pre="x" * MEGABYTES, merges=["a b"]),
+}  # fmt: skip
 # Odd, but models: their cost is bounded all the same.
 ODD: dict[str, Callable[[], bytes]] = {
     "scored tokens of all lengths": lambda: scored(tokens_of_all_lengths()),

@@ -115,21 +115,13 @@ PARAMS_CASES = [
     params_case("a bad word of spaces", bad_words=lambda: [" " * 1_000_000]),
     params_case("100,000 bad words", bad_words=lambda: [f"w{i}" for i in range(100_000)]),
     params_case("an empty bad word", bad_words=[""]),
-    params_case(
-        "a bias for a million tokens", logit_bias=lambda: dict.fromkeys(range(1_000_000), 1.0)
-    ),
+    params_case("a bias for a million tokens", logit_bias=lambda: dict.fromkeys(range(1_000_000), 1.0)),
     params_case("a bias for 200,000 tokens", logit_bias=lambda: dict.fromkeys(range(200_000), 1.0)),
     params_case("a bias of NaN", logit_bias={1: float("nan")}),
     params_case("a bias for text", logit_bias={"a" * 1000: 1.0}),
-    params_case(
-        "a million pairs of bias", logit_bias=lambda: [(1, 1.0)] * 1_000_000, may_succeed=True
-    ),
+    params_case("a million pairs of bias", logit_bias=lambda: [(1, 1.0)] * 1_000_000, may_succeed=True),
     params_case("a million allowed tokens", allowed_token_ids=lambda: list(range(1_000_000))),
-    params_case(
-        "one allowed token a million times",
-        allowed_token_ids=lambda: [1] * 1_000_000,
-        may_succeed=True,
-    ),
+    params_case("one allowed token a million times", allowed_token_ids=lambda: [1] * 1_000_000, may_succeed=True),
     params_case("a million stop tokens", stop_token_ids=lambda: list(range(1_000_000))),
     params_case("a stop token beyond 64 bits", stop_token_ids=[2**70]),
     params_case(
@@ -170,11 +162,7 @@ PARAMS_CASES = [
         lambda _: {"beam_width": 10**9},
         lambda given: llm().beam_search("Once", BeamSearchParams(**given)),
     ),
-    Case(
-        "params: a salt of nine megabytes",
-        lambda _: {"prompt": "Once", "cache_salt": "x" * MEGABYTES},
-        generate,
-    ),
+    Case("params: a salt of nine megabytes", lambda _: {"prompt": "Once", "cache_salt": "x" * MEGABYTES}, generate),
     Case(
         "params: a priority beyond 64 bits",
         lambda _: 2**70,
@@ -182,7 +170,7 @@ PARAMS_CASES = [
             "Once", SamplingParams(max_tokens=1), priority=given, use_tqdm=False
         ),
     ),
-]
+]  # fmt: skip
 
 CHATS: dict[str, Callable[[], dict[str, Any]]] = {
     "a message of four million letters": lambda: {"messages": [user("a" * CHARACTERS)]},

@@ -74,25 +74,17 @@ def load_response_format(path: Path) -> None:
 
 
 REFUSED_TOKENIZERS: dict[str, Edit] = {
-    "450,000 tokens": lambda c: c["model"]["vocab"].update(
-        {f"t{i}": i for i in range(400, 450_400)}
-    ),
+    "450,000 tokens": lambda c: c["model"]["vocab"].update({f"t{i}": i for i in range(400, 450_400)}),
     "an id of four billion": lambda c: c["model"]["vocab"].update(t=2**32 - 1),
-    "80,000 added tokens": lambda c: c.update(
-        added_tokens=[added(i, f"<{i}>") for i in range(400, 80_400)]
-    ),
+    "80,000 added tokens": lambda c: c.update(added_tokens=[added(i, f"<{i}>") for i in range(400, 80_400)]),
     "an endless added token": lambda c: c["added_tokens"].append(added(319, "x" * MEGABYTES)),
-    "a regular expression of 500,000 classes": lambda c: c.update(
-        split(r"[^\p{L}\p{N}]|" * 500_000)
-    ),
+    "a regular expression of 500,000 classes": lambda c: c.update(split(r"[^\p{L}\p{N}]|" * 500_000)),
     "a deep regular expression": lambda c: c.update(split("(" * 9_000 + ")" * 9_000)),
     "a character map of 4 GB": lambda c: c.update(charsmap(b"\xff" * 6_000_000)),
     "a character map that is garbled": lambda c: c.update(charsmap(b"\0\0\0\0")),
     "an empty pattern": lambda c: c.update(replace(String="")),
     "words of no length": lambda c: c.update(pre_tokenizer={"type": "FixedLength", "length": 0}),
-    "500,000 pieces of a unigram model": lambda c: c.update(
-        unigram(*((f"{i}", -1.0) for i in range(500_000)))
-    ),
+    "500,000 pieces of a unigram model": lambda c: c.update(unigram(*((f"{i}", -1.0) for i in range(500_000)))),
     "an endless piece of a unigram model": lambda c: c.update(unigram(("x" * MEGABYTES, -1.0))),
     "a piece of a unigram model that ends the process when it is freed": lambda c: c.update(
         unigram(("x" * 200_000, -1.0))
@@ -100,7 +92,7 @@ REFUSED_TOKENIZERS: dict[str, Edit] = {
     "pieces of a unigram model that share nothing": lambda c: c.update(
         unigram(*((f"{chr(0x4E00 + i)}{'x' * 995}", -1.0) for i in range(3_900)))
     ),
-}
+}  # fmt: skip
 # Odd, but tokenizers: their cost is bounded all the same.
 ODD_TOKENIZERS: dict[str, Edit] = {
     "one id for many tokens": lambda c: c["model"]["vocab"].update(

@@ -86,14 +86,8 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "fp8-rows": ({"quant_method": "fbgemm_fp8"}, fp8(None, ".weight_scale")),
     "int4": (compressed("pack-quantized", **INT4, symmetric=True), packed_codes(128, True)),
     "int4-zp": (compressed("pack-quantized", **INT4, symmetric=False), packed_codes(128, False)),
-    "int4-rows": (
-        compressed("pack-quantized", num_bits=4, type="int", strategy="channel"),
-        packed_codes(None, True),
-    ),
-    "int8-packed": (
-        compressed("pack-quantized", **INT4 | {"num_bits": 8}),
-        packed_codes(128, True, bits=8),
-    ),
+    "int4-rows": (compressed("pack-quantized", num_bits=4, type="int", strategy="channel"), packed_codes(None, True)),
+    "int8-packed": (compressed("pack-quantized", **INT4 | {"num_bits": 8}), packed_codes(128, True, bits=8)),
     "int8-naive": (compressed("naive-quantized", **INT8), compressed_int8),
     "int8": (compressed("int-quantized", **INT8), compressed_int8),
     "float8": (compressed("float-quantized", **FLOAT8), fp8(None, ".weight_scale")),
@@ -117,7 +111,7 @@ CASES: dict[str, tuple[dict[str, Any], WriteMatrix]] = {
     "mlx-mxfp4": ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mxfp4),
     "modelopt-fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(None, ".weight_scale")),
     "modelopt-nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4),
-}
+}  # fmt: skip
 
 
 def logits(path: Path) -> np.ndarray:
@@ -425,27 +419,15 @@ def test_each_array_must_be_there_with_its_shape_and_type(name: str, tmp_path: P
 
 
 DAMAGES: dict[str, tuple[str, Edit, str]] = {
-    "cut codes": (
-        "gptq-g64",
-        cut(".qweight"),
-        r"o_proj\.qweight .* whole groups .* 64 in 248 inputs",
-    ),
-    "act-order": (
-        "gptq",
-        change(".g_idx", lambda array: array[::-1].copy()),
-        r"o_proj\.g_idx .*act-order",
-    ),
+    "cut codes": ("gptq-g64", cut(".qweight"), r"o_proj\.qweight .* whole groups .* 64 in 248 inputs"),
+    "act-order": ("gptq", change(".g_idx", lambda array: array[::-1].copy()), r"o_proj\.g_idx .*act-order"),
     "act-order of compressed-tensors": (
         "int4",
         change(".weight_g_idx", lambda array: array[::-1].copy()),
         r"o_proj\.weight_g_idx .*act-order",
     ),
     "a short order": ("gptq", cut(".g_idx"), r"o_proj\.g_idx is I32 \[255\]"),
-    "a short order of compressed-tensors": (
-        "int4",
-        cut(".weight_g_idx"),
-        r"o_proj\.weight_g_idx is I64 \[255\]",
-    ),
+    "a short order of compressed-tensors": ("int4", cut(".weight_g_idx"), r"o_proj\.weight_g_idx is I64 \[255\]"),
     "a zero point of 8 bits": (
         "gptq-8",
         change(".qzeros", lambda array: spoiled(array, 0)),
@@ -476,12 +458,8 @@ DAMAGES: dict[str, tuple[str, Edit, str]] = {
         change(".weight.quant_map", lambda array: array * 0.5),
         r"quant_map holds other numbers than NF4's",
     ),
-    "a state that is not JSON": (
-        "nf4",
-        cut(".weight.quant_state.bitsandbytes__nf4"),
-        r"bitsandbytes__nf4 is not JSON",
-    ),
-}
+    "a state that is not JSON": ("nf4", cut(".weight.quant_state.bitsandbytes__nf4"), r"bitsandbytes__nf4 is not JSON"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -32,11 +32,7 @@ def input_file(name: str, media_type: str, data: str) -> dict[str, str]:
     [
         (TEXT, "Look.", None),
         ({"type": "refusal", "refusal": "No."}, "No.", None),
-        (
-            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
-            None,
-            "image",
-        ),
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}, None, "image"),
         ({"type": "input_image", "image_url": "https://a/b.png", "detail": "auto"}, None, "image"),
         ({"type": "image", "source": PNG}, None, "image"),
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, None, "audio"),
@@ -55,11 +51,7 @@ def input_file(name: str, media_type: str, data: str) -> dict[str, str]:
             "C\n[document: T]\nLook.\n[image omitted]",
             "image",
         ),
-        (
-            {"type": "document", "source": {**PDF, "media_type": "text/plain", "data": NOTES}},
-            "é notes",
-            None,
-        ),
+        ({"type": "document", "source": {**PDF, "media_type": "text/plain", "data": NOTES}}, "é notes", None),
         (
             {
                 "type": "file",
@@ -69,21 +61,13 @@ def input_file(name: str, media_type: str, data: str) -> dict[str, str]:
             None,
         ),
         (input_file("a.json", "application/json", NOTES), "[document: a.json]\né notes", None),
-        (
-            input_file("a.pdf", "application/pdf", "JVBERi0="),
-            "[document omitted: a.pdf]",
-            "document",
-        ),
+        (input_file("a.pdf", "application/pdf", "JVBERi0="), "[document omitted: a.pdf]", "document"),
         ({"type": "input_file", "file_id": "file_1"}, None, "document"),
         (input_file("", "application/pdf", "JVBERi0="), None, "document"),
-        (
-            {"type": "search_result", "title": "T", "source": "S", "content": [TEXT]},
-            "T\nS\nLook.",
-            None,
-        ),
+        ({"type": "search_result", "title": "T", "source": "S", "content": [TEXT]}, "T\nS\nLook.", None),
         ({"type": "tool_reference", "tool_name": "read"}, "[tool: read]", None),
     ],
-)
+)  # fmt: skip
 def test_a_part_as_text(part: dict[str, Any], text: str | None, omitted: str | None) -> None:
     warnings: list[str] = []
     for _ in range(2):
@@ -100,16 +84,10 @@ def test_a_part_as_text(part: dict[str, Any], text: str | None, omitted: str | N
         ({"type": "text", "text": None}, "a.text=None: must be text"),
         ({"type": "document", "source": "x"}, "a.source.type=None"),
         ({"type": "file", "file": "x"}, "a.file='x': must be an object"),
-        (
-            {"type": "file", "file": {"file_data": "data:text/plain;base64,!"}},
-            "must be UTF-8 text in base64",
-        ),
-        (
-            {"type": "file", "file": {"file_data": "data:text/plain;base64,/w=="}},
-            "must be UTF-8 text in base64",
-        ),
+        ({"type": "file", "file": {"file_data": "data:text/plain;base64,!"}}, "must be UTF-8 text in base64"),
+        ({"type": "file", "file": {"file_data": "data:text/plain;base64,/w=="}}, "must be UTF-8 text in base64"),
     ],
-)
+)  # fmt: skip
 def test_a_part_without_its_text_is_refused(part: Any, message: str) -> None:
     with pytest.raises(ApiError) as refused:
         part_text(part, "a", [])

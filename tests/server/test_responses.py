@@ -129,27 +129,15 @@ def test_two_turns_of_codex_the_second_found_in_the_cache(server: RunningServer)
 def test_items_become_messages() -> None:
     items = [
         user("Look."),
-        {
-            "type": "reasoning",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": "I look."}],
-        },
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I look."}]},
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": "sky"}'},
         {"type": "function_call_output", "call_id": "c1", "output": "blue"},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Done."}]},
-        {
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "Blue."}],
-        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Blue."}]},
         {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x"},
-        {
-            "type": "custom_tool_call_output",
-            "call_id": "c2",
-            "output": [{"type": "input_text", "text": "ok"}],
-        },
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "ok"}]},
         {"type": "web_search_call", "id": "w"},
-    ]
+    ]  # fmt: skip
     warnings: list[str] = []
     read = conversation_of(ConversationFields(input=items), bundled_model().tokenizer, warnings)
     made = read.prompt.messages

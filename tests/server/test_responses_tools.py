@@ -139,24 +139,12 @@ def test_the_grammar_of_a_custom_tool_is_kept(family: str) -> None:
 WRONG_TOOLS: list[dict[str, Any]] = [
     {"type": "custom", "name": "a", "format": {"type": "xml"}},
     {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "lark"}},
-    {
-        "type": "custom",
-        "name": "a",
-        "format": {"type": "grammar", "syntax": "bnf", "definition": 'start: "b"'},
-    },
-    {
-        "type": "custom",
-        "name": "a",
-        "format": {"type": "grammar", "syntax": "lark", "definition": "start: b"},
-    },
-    {
-        "type": "custom",
-        "name": "a",
-        "format": {"type": "grammar", "syntax": "regex", "definition": "a" * 200_001},
-    },
+    {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "bnf", "definition": 'start: "b"'}},
+    {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "lark", "definition": "start: b"}},
+    {"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "regex", "definition": "a" * 200_001}},
     {"type": "namespace", "name": "a", "tools": "x"},
     {"type": "custom"},
-]
+]  # fmt: skip
 
 
 def test_tools_in_a_wrong_form(server: RunningServer) -> None:

@@ -165,24 +165,16 @@ def test_ollamas_format(server: RunningServer) -> None:
             "beside tools only JSON formats are served",
         ),
         ({"structured_outputs": {}}, "structured_outputs", "nothing given"),
-        (
-            {"structured_outputs": {"regex": "("}},
-            "structured_outputs",
-            "structured_outputs.regex: ",
-        ),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs", "structured_outputs.regex: "),
         ({"structured_outputs": {"choice": "Yes"}}, "structured_outputs", "a list of texts"),
         ({"structured_outputs": {"xgrammar": 1}}, "structured_outputs", "xgrammar: is not served"),
         ({"guided_choice": ["a"]}, "guided_choice", "use structured_outputs.choice"),
         ({"grammar": 'root ::= "a" b'}, "grammar", "grammar: Rule 'b' not found"),
         ({"grammar": "root ::= " + "(" * 3000}, "grammar", "grammar: is nested too deeply"),
         ({"json_schema": {"type": 1}}, "json_schema", "json_schema: "),
-        (
-            {"grammar": 'root ::= "a"', "json_schema": {"type": "string"}},
-            "grammar",
-            "exclude each other",
-        ),
+        ({"grammar": 'root ::= "a"', "json_schema": {"type": "string"}}, "grammar", "exclude each other"),
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_cannot_be_kept_is_refused_by_its_name(
     client: openai.OpenAI, fields: dict[str, Any], param: str, message: str
 ) -> None:

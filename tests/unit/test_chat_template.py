@@ -56,20 +56,14 @@ def test_a_conversation() -> None:
         ("{{ messages[2] | tojson }}", '{"role": "user", "content": "<b>&"}'),
         ("{{ messages[0].content | tojson }}", '"Hi, 你好!"'),
         ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}", '{\n "a": 2,\n "b": 1\n}'),
-        (
-            "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}x{% endfor %}",
-            "x",
-        ),
+        ("{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}x{% endfor %}", "x"),
         ("{% generation %}{{ messages[1].content }}{% endgeneration %}", "Hello"),
         ("{{ 'set' if tools is not none or documents is not none else 'none' }}", "none"),
-        (
-            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-            "3",
-        ),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "3"),
         ("{{ pad_token }}{{ add_generation_prompt }}", "True"),
         ("{{ messages[1:] | length }}{{ messages[0]['content'].split(',')[0] }}", "2Hi"),
     ],
-)
+)  # fmt: skip
 def test_what_templates_of_the_field_use(source: str, text: str) -> None:
     assert render(source) == text
 
@@ -96,10 +90,7 @@ def test_tools() -> None:
 
 
 HOSTILE = {
-    "loops": (
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "took longer",
-    ),
+    "loops": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "took longer"),
     "power": ("{{ 10 ** (10 ** 10) }}", "took longer"),
     "endless recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
     "nested source": ("{{ " + "(" * 9999 + ")" * 9999 + " }}", "fails|ended"),
@@ -114,36 +105,24 @@ HOSTILE = {
     "class by item": ("{{ messages['__class__'] }}", "reaches outside the sandbox"),
     "class by filter": ("{{ messages | attr('__class__') }}", "reaches outside the sandbox"),
     "class by format": ("{{ '{0.__class__}'.format(1) }}", "reaches outside the sandbox"),
-    "class by map": (
-        "{{ [1] | map(attribute='__class__') | list }}",
-        "reaches outside the sandbox",
-    ),
+    "class by map": ("{{ [1] | map(attribute='__class__') | list }}", "reaches outside the sandbox"),
     "subclasses": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "reaches outside the sandbox"),
     "globals": ("{{ raise_exception.__globals__ }}", "reaches outside the sandbox"),
-    "globals of jinja": (
-        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "reaches outside the sandbox",
-    ),
+    "globals of jinja": ("{{ cycler.__init__.__globals__.os.popen('id').read() }}", "reaches outside the sandbox"),
     "code": ("{{ tojson.__code__ }}{{ strftime_now.__code__ }}", "reaches outside|undefined"),
     "frames": ("{{ (messages | map('upper')).gi_frame }}", "reaches outside the sandbox"),
     "template itself": ("{{ self.__init__ }}", "reaches outside the sandbox"),
     "namespace": ("{% set ns = namespace(__class__=1) %}", "reaches outside the sandbox"),
-    "set in a namespace": (
-        "{% set ns = namespace() %}{% set ns.__init__ = 1 %}",
-        "reaches outside the sandbox",
-    ),
+    "set in a namespace": ("{% set ns = namespace() %}{% set ns.__init__ = 1 %}", "reaches outside the sandbox"),
     "change messages": ("{{ messages.append(1) }}", "reaches outside the sandbox"),
     "config": ("{{ config.secret.key }}", "'config' is undefined"),
     "include": ("{% include '/etc/passwd' %}", "fails"),
     "import": ("{% import 'os' as os %}", "fails"),
-    "refusal": (
-        "{{ raise_exception('roles must alternate') }}",
-        "refuses the conversation: roles must",
-    ),
+    "refusal": ("{{ raise_exception('roles must alternate') }}", "refuses the conversation: roles must"),
     "syntax": ("\n{% if %}", "has a syntax error in line 2"),
     "surrogates": (r"{{ '\ud800' }}", "surrogates not allowed"),
     "a long message": ("{{ raise_exception('x' * 10 ** 5) }}", "x{900}"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

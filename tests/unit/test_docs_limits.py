@@ -56,26 +56,14 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("server", f"its last {step_recorder.NUM_LAST_STEPS} steps"),
         ("server", f"after a reply, {http_protocol.LINGER_SECONDS:g} s for the rest"),
         ("server", f"that run or wait | {async_engine.DEFAULT_MAX_REQUESTS:,}, of one call"),
-        (
-            "server",
-            f"{LIMITS.max_connections:,}, of one address {LIMITS.max_connections_per_client:,}",
-        ),
-        (
-            "server",
-            f"| {LIMITS.max_unfinished_completions:,}, of one call {LIMITS.max_completions};",
-        ),
+        ("server", f"{LIMITS.max_connections:,}, of one address {LIMITS.max_connections_per_client:,}"),
+        ("server", f"| {LIMITS.max_unfinished_completions:,}, of one call {LIMITS.max_completions};"),
         ("server", f"{LIMITS.max_header_bytes / KIB:g} KiB, {LIMITS.header_seconds:g} s from"),
         ("server", f"{LIMITS.max_body_bytes / MIB:g} MiB, {LIMITS.body_seconds:g} s; after"),
         ("server", f"| {LIMITS.max_held_body_bytes / MIB:g} MiB in all, of one caller"),
-        (
-            "server",
-            f"caller {FRACTIONS[1 / body_memory.OWNER_SHARE]}; the first {body_memory.SMALL / KIB:g} KiB",
-        ),
+        ("server", f"caller {FRACTIONS[1 / body_memory.OWNER_SHARE]}; the first {body_memory.SMALL / KIB:g} KiB"),
         ("server", f"| {COMMAS:,} commas, {QUOTES:,} quotes, {OBJECTS:,} objects"),
-        (
-            "server",
-            f"context; {LIMITS.max_waiting_texts} wait, {['', 'one', 'two'][LIMITS.text_workers]} are",
-        ),
+        ("server", f"context; {LIMITS.max_waiting_texts} wait, {['', 'one', 'two'][LIMITS.text_workers]} are"),
         ("server", f"something of it every {LIMITS.write_seconds:g} s"),
         ("server", f"| readers of `/v1/events` | {LIMITS.max_event_readers} |"),
         ("server", f"| {LIMITS.max_waiting_looks} wait, one is computed"),
@@ -83,10 +71,7 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("server", f"no step has ended for {MINUTES[ServerConfig().stall_seconds]}"),
         ("server", f"remembers up to {request_records.MAX_RECORDS:,} of each key"),
         ("server", f"replies to the same key, up to {kept_items.MAX_BYTES / MIB:g} MiB"),
-        (
-            "models",
-            f"limited to {json_file._MAX_BYTES / MIB:g} MiB and {json_file._MAX_CONTAINERS:,} lists",
-        ),
+        ("models", f"limited to {json_file._MAX_BYTES / MIB:g} MiB and {json_file._MAX_CONTAINERS:,} lists"),
         ("page-data", f"and ends it after {MINUTES[compare_routes.MAX_SECONDS]} with"),
         ("page-data", f"at most {MAX_REQUESTS} requests and {MINUTES[load_routes.MAX_SECONDS]}"),
         ("page-data", f"tokens read, at most {compare_routes.MAX_READ_TOKENS};"),
@@ -105,6 +90,6 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("engine", {0.5: "less than half a core"}[thread_limiter.OTHERS_SHARE]),
         ("scheduling", f"{request_maker.MIN_WEIGHT:g} to {request_maker.MAX_WEIGHT:g}"),
     ],
-)
+)  # fmt: skip
 def test_a_limit(guide: str, sentence: str) -> None:
     assert sentence in " ".join((DOCS / f"{guide}.md").read_text(encoding="utf-8").split())

@@ -77,19 +77,14 @@ def test_weights_byte_by_byte(
         (0, False, None, None),
         (0, True, None, None),
         (None, False, None, None),
-        (
-            1,
-            False,
-            None,
-            "quantization='int4' (5.89 MiB) or experts='mapped' (8.47 MiB, and the exp",
-        ),
+        (1, False, None, "quantization='int4' (5.89 MiB) or experts='mapped' (8.47 MiB, and the exp"),
         (80 * INT8_ROW + 1, False, None, "quantization='int4' (5.89 MiB) would fit"),
         (80 * INT8_ROW, False, INT4, "experts='mapped' (8.47 MiB, and the experts on disk) would"),
         (1, True, INT4, "only a smaller model would fit"),
         (335 * (INT8_ROW - INT4_ROW), False, None, "quantization='int4' (5.89 MiB) would fit"),
         (335 * (INT8_ROW - INT4_ROW) + 1, False, None, "only a smaller model would fit"),
     ],
-)
+)  # fmt: skip
 def test_weights_that_do_not_fit_by_a_byte_say_what_would(
     missing: int | None, is_mapped: bool, weight_format: object, ways: str | None
 ) -> None:

@@ -272,14 +272,9 @@ TAGS = {"tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\1>"}
         ("kv-lines", {"value_parser": {}}, "a: b", {"a": "b"}),
         ("kv-lines", {"value_parser": {"name": "json"}}, "a: [1]", {"a": [1]}),
         ("xml-inline", TAGS, "<a>1</a> <a>2\n</a><b></b>", {"a": "2\n", "b": ""}),
-        (
-            "xml-inline",
-            TAGS | {"merge_duplicates": True},
-            "<a>1</a><a>2</a><a>3</a>",
-            {"a": ["1", "2", "3"]},
-        ),
+        ("xml-inline", TAGS | {"merge_duplicates": True}, "<a>1</a><a>2</a><a>3</a>", {"a": ["1", "2", "3"]}),
     ],
-)
+)  # fmt: skip
 def test_what_a_form_makes_of_a_text(
     form: str, args: dict[str, Any], text: str, value: Any
 ) -> None:

@@ -107,15 +107,10 @@ OPEN_MARKS = ReasoningMarks(MARKS.opens, MARKS.closes, begins_open=True)
         (OPEN_MARKS, "a\nb</think>\n\nc\nd", "a\nb</think>\n\nc", "\n"),  # white space behind it
         (OPEN_MARKS, "a\nb", "a\nb", None),
         (MARKS, "[THINK]\n<think>[/THINK] a\n", "[THINK]\n<think>[/THINK] a", "\n"),
-        (
-            MARKS,
-            "<think>\n</think>a<think>\n</think>b\n",
-            "<think>\n</think>a<think>\n</think>b",
-            "\n",
-        ),
+        (MARKS, "<think>\n</think>a<think>\n</think>b\n", "<think>\n</think>a<think>\n</think>b", "\n"),
         (MARKS, "<thin\n", "<thin", "\n"),
     ],
-)
+)  # fmt: skip
 def test_stop_strings_do_not_count_in_reasoning(
     marks: ReasoningMarks, text: str, seen: str, matched: str | None
 ) -> None:
