@@ -503,14 +503,21 @@ def tensor_of(tmp_path: Path, data: np.ndarray, tensor_type: Type) -> Any:
 
 
 @pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
-def test_blocks_become_a_format_of_ours(tensor_type: Type, tmp_path: Path) -> None:
+def test_blocks_become_a_format_of_ours_also_those_of_some_rows(
+    tensor_type: Type, tmp_path: Path
+) -> None:
     blocks = random_blocks(tensor_type)
     matrix = tensor_of(tmp_path, blocks, tensor_type)
     assert matrix.format == FORMATS_OF_TYPES[tensor_type]
+    table, rows = GgufCheckpoint(tmp_path / "one.gguf").table("t.weight"), np.array([4, 0, 0, 5])
+    assert table.shape == matrix.shape
     with np.errstate(all="ignore"):  # where a scale is infinite
         weights, expected = matrix.dequantize(), dequantize(blocks, tensor_type)
+        np.testing.assert_array_equal(table.read(rows), weights[rows])
     assert np.isfinite(expected).mean() > 0.5
     np.testing.assert_array_equal(weights, expected)
+    with pytest.raises(IndexError):
+        table.read(np.array([6]))
 
 
 def random_blocks(tensor_type: Type) -> np.ndarray:
@@ -534,18 +541,6 @@ def test_blocks_are_unpacked_in_pieces_that_fit_a_cache(monkeypatch: pytest.Monk
     matrix = gguf_blocks.matrix_from_blocks(blocks, TensorKind.Q8_0)
     np.testing.assert_array_equal(matrix.dequantize(), dequantize(blocks, Type.Q8_0))
     assert pieces == [3] * 13 + [1]  # of 131,072 bytes at most
-
-
-@pytest.mark.parametrize("tensor_type", FORMATS_OF_TYPES)
-def test_rows_of_a_table_are_those_of_the_matrix(tensor_type: Type, tmp_path: Path) -> None:
-    matrix = tensor_of(tmp_path, random_blocks(tensor_type), tensor_type)
-    table = GgufCheckpoint(tmp_path / "one.gguf").table("t.weight")
-    assert table.shape == matrix.shape
-    rows = np.array([4, 0, 0, 5])
-    with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(table.read(rows), matrix.dequantize()[rows])
-    with pytest.raises(IndexError):
-        table.read(np.array([6]))
 
 
 @pytest.mark.parametrize("exponent", [202, 255])  # 255 is not a number

@@ -114,15 +114,23 @@ def test_the_final_distribution_is_the_defined_one(case: tuple[list[float], Samp
 # -- one parameter at a time, by hand --------------------------------------------------------------
 
 
-def test_without_parameters_it_is_the_softmax() -> None:
-    expected = {0: 1 / 4, 1: 1 / 16, 2: 1 / 16, 3: 1 / 2, 4: 1 / 8}
-    assert distribution(HALVES, make_row()) == pytest.approx(expected, rel=1e-14)
+DRAWN = {  # weights of tokens, which add up to any number
+    "no parameter: the softmax": (make_row(), {0: 4, 1: 1, 2: 1, 3: 8, 4: 2}),
+    "a temperature raises to its inverse": (make_row(temperature=0.5), {0: 16, 1: 1, 2: 1, 3: 64, 4: 4}),
+    "a penalty does not depend on it": (
+        make_row(output=[3], presence_penalty=math.log(2), temperature=0.5),
+        {0: 16, 1: 1, 2: 1, 3: 16, 4: 4},
+    ),
+    "a bias is added, and brings nothing back": (
+        make_row(logit_bias={1: math.log(8), 2: 100}, allowed_token_ids=[1, 3]), {1: 1, 3: 1}
+    ),
+}  # fmt: skip
 
 
-def test_temperature_raises_probabilities_to_its_inverse() -> None:
-    squared = {0: 16, 1: 1, 2: 1, 3: 64, 4: 4}
-    expected = {token_id: weight / 86 for token_id, weight in squared.items()}
-    assert distribution(HALVES, make_row(temperature=0.5)) == pytest.approx(expected, rel=1e-14)
+@pytest.mark.parametrize(("row", "weights"), DRAWN.values(), ids=DRAWN)
+def test_distributions_by_hand(row: SamplingRow, weights: dict[int, float]) -> None:
+    expected = {token_id: weight / sum(weights.values()) for token_id, weight in weights.items()}
+    assert distribution(HALVES, row) == pytest.approx(expected, rel=1e-14)
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300])
@@ -137,54 +145,41 @@ def test_a_huge_temperature_becomes_uniform() -> None:
     assert set(distribution(HALVES, make_row(temperature=1e300)).values()) == {0.2}
 
 
-@pytest.mark.parametrize(
-    ("k", "expected"),
-    [(1, [3]), (2, [0, 3]), (3, [0, 3, 4]), (4, [0, 1, 3, 4]), (5, [0, 1, 2, 3, 4])],
-)
-def test_top_k_keeps_k_and_of_equals_the_lower_id(k: int, expected: list[int]) -> None:
-    assert support(make_row(top_k=k)) == expected
+ALL = [0, 1, 2, 3, 4]
+KEPT: list[tuple[dict[str, Any], list[int]]] = [
+    ({"top_k": 1}, [3]),
+    ({"top_k": 2}, [0, 3]),
+    ({"top_k": 3}, [0, 3, 4]),
+    ({"top_k": 4}, [0, 1, 3, 4]),  # of equals the lower id
+    *(({"top_k": off_or_beyond}, ALL) for off_or_beyond in (-1, 0, 5, 6, 10**9)),
+    # The fewest that reach it
+    *(({"top_p": p}, [3]) for p in (1e-9, 0.49)),
+    *(({"top_p": p}, [0, 3]) for p in (0.51, 0.66)),
+    ({"top_p": 0.8}, [0, 3, 4]),
+    ({"top_p": 0.9}, [0, 1, 3, 4]),
+    ({"top_p": math.nextafter(1, 0)}, ALL),
+    ({"top_k": 2, "top_p": 0.66}, [3]),  # 2/3 and 1/3
+    # A share of the top
+    *(({"min_p": share}, [3]) for share in (1.0, 0.51)),
+    ({"min_p": 0.49}, [0, 3]),
+    ({"min_p": 0.24}, [0, 3, 4]),
+    ({"min_p": 0.1}, ALL),
+    # Entropy 1.875 bits; surprises of 1, 2, 3, 4, 4 bits are 0.875, 0.125, 1.125, 2.125, 2.125 away.
+    ({"typical_p": 0.2}, [0]),
+    ({"typical_p": 0.26}, [0, 3]),
+    ({"typical_p": 0.76}, [0, 3, 4]),
+    ({"typical_p": 0.88}, [0, 1, 3, 4]),
+    ({"allowed_token_ids": [4, 1, 4]}, [1, 4]),
+]
 
 
-@pytest.mark.parametrize("k", [-1, 0, 5, 6, 10**9])
-def test_top_k_off_or_beyond_the_vocabulary_keeps_all(k: int) -> None:
-    assert support(make_row(top_k=k)) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("p", "expected"),
-    [(1e-9, [3]), (0.49, [3]), (0.51, [0, 3]), (0.8, [0, 3, 4]), (0.9, [0, 1, 3, 4])],
-)
-def test_top_p_keeps_the_fewest_that_reach_p(p: float, expected: list[int]) -> None:
-    assert support(make_row(top_p=p)) == expected
-
-
-def test_top_p_just_below_one_keeps_all() -> None:
-    assert support(make_row(top_p=math.nextafter(1, 0))) == [0, 1, 2, 3, 4]
-
-
-def test_top_p_sees_what_top_k_left_renormalised() -> None:
-    assert support(make_row(top_k=2, top_p=0.66)) == [3]  # 2/3 and 1/3
-    assert support(make_row(top_p=0.66)) == [0, 3]
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(1.0, [3]), (0.51, [3]), (0.49, [0, 3]), (0.24, [0, 3, 4]), (0.1, [0, 1, 2, 3, 4])],
-)
-def test_min_p_keeps_a_share_of_the_top(share: float, expected: list[int]) -> None:
-    assert support(make_row(min_p=share)) == expected
+@pytest.mark.parametrize(("params", "kept"), KEPT, ids=repr)
+def test_what_each_parameter_keeps(params: dict[str, Any], kept: list[int]) -> None:
+    assert support(make_row(**params)) == kept
 
 
 def test_no_share_is_so_small_that_a_weight_of_zero_has_it() -> None:
     assert support(make_row(min_p=1e-37), np.array([0.0, -60.0, -1000.0])) == [0, 1]
-
-
-def test_typical_p_can_drop_the_most_likely_token() -> None:
-    # Entropy 1.875 bits; surprises of 1, 2, 3, 4, 4 bits are 0.875, 0.125, 1.125, 2.125, 2.125 away.
-    assert support(make_row(typical_p=0.2)) == [0]
-    assert support(make_row(typical_p=0.26)) == [0, 3]
-    assert support(make_row(typical_p=0.76)) == [0, 3, 4]
-    assert support(make_row(typical_p=0.88)) == [0, 1, 3, 4]
 
 
 def test_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
@@ -204,22 +199,6 @@ def test_presence_counts_once_and_frequency_each_time_in_the_output_alone() -> N
     assert distribution(logits, frequency) == pytest.approx(
         softmax({0: -1.0, 1: -0.5, 2: 0.0}), rel=1e-14
     )
-
-
-def test_penalties_do_not_depend_on_the_temperature() -> None:
-    row = make_row(output=[3], presence_penalty=math.log(2), temperature=0.5)
-    squared = {0: 16, 1: 1, 2: 1, 3: 16, 4: 4}
-    expected = {token_id: weight / 38 for token_id, weight in squared.items()}
-    assert distribution(HALVES, row) == pytest.approx(expected, rel=1e-14)
-
-
-def test_logit_bias_is_added_and_does_not_bring_back_what_was_removed() -> None:
-    row = make_row(logit_bias={1: math.log(8), 2: 100}, allowed_token_ids=[1, 3])
-    assert distribution(HALVES, row) == pytest.approx({1: 0.5, 3: 0.5}, rel=1e-14)
-
-
-def test_allowed_token_ids_may_come_in_any_order_and_twice() -> None:
-    assert support(make_row(allowed_token_ids=[4, 1, 4])) == [1, 4]
 
 
 # -- bad words and min_tokens ----------------------------------------------------------------------
