@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +32,17 @@ def backend(request):
     return NumpyBackend(request.param)
 
 
+@pytest.fixture
+def ops(backend):
+    return backend.ops
+
+
+@pytest.fixture
+def draw(ops):
+    """Normal numbers of the type in which it computes."""
+    return partial(normal, dtype=ops.dtype)
+
+
 def test_the_identity_says_what_computes(monkeypatch):
     libraries = [
         {"user_api": "openmp", "internal_api": "openmp", "version": None},
@@ -55,99 +67,84 @@ def assert_close(actual, expected, error):
 
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(1, 1), (5, 7), (13, 64), (130, 33)])
 @pytest.mark.parametrize("num_tokens", [0, 1, 16, 17, 40])
-def test_linear(backend, num_tokens, num_rows, num_columns):
-    x = normal(0, num_tokens, num_columns, dtype=backend.ops.dtype)
-    weight, bias = (
-        normal(1, num_rows, num_columns, dtype=backend.ops.dtype),
-        normal(2, num_rows, dtype=backend.ops.dtype),
-    )
-    y = backend.ops.linear(x, backend.weights.matrix(weight, bias))
-    assert y.dtype == backend.ops.dtype
+def test_linear(backend, ops, draw, num_tokens, num_rows, num_columns):
+    x = draw(0, num_tokens, num_columns)
+    weight, bias = draw(1, num_rows, num_columns), draw(2, num_rows)
+    y = ops.linear(x, backend.weights.matrix(weight, bias))
+    assert y.dtype == ops.dtype
     x, weight, bias = (array.astype(np.longdouble) for array in (x, weight, bias))
     sizes = np.abs(x) @ np.abs(weight).T + np.abs(bias)
     assert_close(y, x @ weight.T + bias, (num_columns + 1) * eps(backend) * sizes)
 
 
-def test_linear_without_bias_is_the_product(backend):
+def test_linear_without_bias_is_the_product(backend, ops):
     weight = np.arange(12.0).reshape(3, 4)
     assert (
-        backend.ops.linear(np.ones((2, 4), backend.ops.dtype), backend.weights.matrix(weight))
-        == weight.sum(axis=1)
+        ops.linear(np.ones((2, 4), ops.dtype), backend.weights.matrix(weight)) == weight.sum(axis=1)
     ).all()
 
 
 @pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16])
-def test_half_weights_are_converted_without_loss(backend, stored):
+def test_half_weights_are_converted_without_loss(backend, ops, stored):
     weight = normal(0, 9, 9).astype(stored)
     handle = backend.weights.matrix(weight, weight[0])
-    rows = backend.ops.embed(np.arange(9), handle)
-    assert rows.dtype == backend.ops.dtype
+    rows = ops.embed(np.arange(9), handle)
+    assert rows.dtype == ops.dtype
     assert (rows == weight.astype(np.float64)).all()
-    assert (
-        backend.ops.linear(np.zeros((1, 9), backend.ops.dtype), handle)
-        == weight[0].astype(np.float64)
-    ).all()
+    assert (ops.linear(np.zeros((1, 9), ops.dtype), handle) == weight[0].astype(np.float64)).all()
     assert (backend.weights.vector(weight[1]) == weight[1].astype(np.float64)).all()
 
 
-def test_embed_takes_rows_and_scales_them(backend):
-    table = normal(0, 11, 5, dtype=backend.ops.dtype)
+def test_embed_takes_rows_and_scales_them(backend, ops, draw):
+    table = draw(0, 11, 5)
     ids = np.array([3, 3, 10, 0])
-    scale = backend.ops.dtype(math.sqrt(5))
-    assert (
-        backend.ops.embed(ids, backend.weights.matrix(table), math.sqrt(5)) == table[ids] * scale
-    ).all()
+    scale = ops.dtype(math.sqrt(5))
+    assert (ops.embed(ids, backend.weights.matrix(table), math.sqrt(5)) == table[ids] * scale).all()
 
 
 @pytest.mark.parametrize("stored", [np.float32, ml_dtypes.bfloat16, "int4"])
-def test_embed_reads_rows_of_a_table(backend, stored):
+def test_embed_reads_rows_of_a_table(backend, ops, stored):
     matrix = normal(0, 11, 64)
     matrix = quantize_matrix(matrix, FORMATS[stored]) if stored == "int4" else matrix.astype(stored)
     ids = np.array([3, 3, 10, 0])
-    floats = matrix.dequantize() if stored == "int4" else matrix.astype(backend.ops.dtype)
-    expected = floats.astype(backend.ops.dtype)[ids] * backend.ops.dtype(math.sqrt(5))
+    floats = matrix.dequantize() if stored == "int4" else matrix.astype(ops.dtype)
+    expected = floats.astype(ops.dtype)[ids] * ops.dtype(math.sqrt(5))
     table = backend.weights.table(MatrixRows(matrix))
-    rows = backend.ops.embed(ids, table, math.sqrt(5))
-    assert rows.dtype == backend.ops.dtype
+    rows = ops.embed(ids, table, math.sqrt(5))
+    assert rows.dtype == ops.dtype
     assert (rows == expected).all()
     with pytest.raises(IndexError):
-        backend.ops.embed(np.array([11]), table)
+        ops.embed(np.array([11]), table)
 
 
-def test_scale_multiplies_columns(backend):
-    x, factors = normal(0, 5, 7, dtype=backend.ops.dtype), normal(1, 7, dtype=backend.ops.dtype)
-    scaled = backend.ops.scale(x, backend.weights.vector(factors))
+def test_scale_multiplies_columns(backend, ops, draw):
+    x, factors = draw(0, 5, 7), draw(1, 7)
+    scaled = ops.scale(x, backend.weights.vector(factors))
     assert (scaled == np.stack([row * factors for row in x])).all()
-    by_one = backend.ops.scale(x, backend.weights.vector(factors[:1]))
+    by_one = ops.scale(x, backend.weights.vector(factors[:1]))
     assert (by_one == x * factors[0]).all()
 
 
-def test_rms_norm_without_a_weight(backend):
-    x = 3 * normal(0, 4, 2, 16, dtype=backend.ops.dtype)
+def test_rms_norm_without_a_weight(backend, ops, draw):
+    x = 3 * draw(0, 4, 2, 16)
     ones = backend.weights.vector(np.ones(16))
-    assert (backend.ops.rms_norm(x, None, 1e-5) == backend.ops.rms_norm(x, ones, 1e-5)).all()
+    assert (ops.rms_norm(x, None, 1e-5) == ops.rms_norm(x, ones, 1e-5)).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 7), (2, 3, 16), (4, 257)])
-def test_rms_norm(backend, shape):
-    x, weight = (
-        3 * normal(0, *shape, dtype=backend.ops.dtype),
-        normal(1, shape[-1], dtype=backend.ops.dtype),
-    )
+def test_rms_norm(backend, ops, draw, shape):
+    x, weight = 3 * draw(0, *shape), draw(1, shape[-1])
     exact = x.astype(np.longdouble)
     expected = exact / np.sqrt((exact**2).mean(axis=-1, keepdims=True) + 1e-5) * weight
     error = (shape[-1] + 5) * eps(backend) * np.abs(expected)
-    assert_close(backend.ops.rms_norm(x, backend.weights.vector(weight), 1e-5), expected, error)
+    assert_close(ops.rms_norm(x, backend.weights.vector(weight), 1e-5), expected, error)
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (4, 257)])
-def test_layer_norm(backend, shape):
+def test_layer_norm(backend, ops, draw, shape):
     size = shape[-1]
-    x = 3 * normal(0, *shape, dtype=backend.ops.dtype) + 1
-    weight, bias = (
-        normal(1, size, dtype=backend.ops.dtype),
-        normal(2, size, dtype=backend.ops.dtype),
-    )
+    x = 3 * draw(0, *shape) + 1
+    weight, bias = draw(1, size), draw(2, size)
     exact = x.astype(np.longdouble)
     mean, deviation = exact.mean(axis=-1, keepdims=True), exact.std(axis=-1, keepdims=True)
     expected = (exact - mean) / np.sqrt(deviation**2 + 1e-5) * weight + bias
@@ -155,9 +152,7 @@ def test_layer_norm(backend, shape):
     largest = np.abs(exact).max(axis=-1, keepdims=True)
     error = 4 * size * eps(backend) * (largest / deviation * np.abs(weight) + np.abs(expected))
     assert_close(
-        backend.ops.layer_norm(
-            x, backend.weights.vector(weight), backend.weights.vector(bias), 1e-5
-        ),
+        ops.layer_norm(x, backend.weights.vector(weight), backend.weights.vector(bias), 1e-5),
         expected,
         error,
     )
@@ -172,46 +167,44 @@ EXACT_ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
-def test_activate(backend, activation):
-    x = np.linspace(-6, 6, 243).reshape(3, -1).astype(backend.ops.dtype)
+def test_activate(backend, ops, activation):
+    x = np.linspace(-6, 6, 243).reshape(3, -1).astype(ops.dtype)
     expected = np.vectorize(EXACT_ACTIVATIONS[activation])(x.astype(np.float64))
-    assert backend.ops.activate(x, activation).dtype == backend.ops.dtype
-    assert_close(
-        backend.ops.activate(x, activation), expected, 8 * eps(backend) * np.maximum(np.abs(x), 1)
-    )
+    assert ops.activate(x, activation).dtype == ops.dtype
+    assert_close(ops.activate(x, activation), expected, 8 * eps(backend) * np.maximum(np.abs(x), 1))
 
 
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
-def test_activations_of_large_numbers_are_zero_or_the_number(backend, activation):
-    large = np.array([[-1e4, 1e4]], backend.ops.dtype)
+def test_activations_of_large_numbers_are_zero_or_the_number(ops, activation):
+    large = np.array([[-1e4, 1e4]], ops.dtype)
     expected = 7 / (1 + np.exp(-1.702 * 7)) if activation == "clamped_swish" else 1e4
-    np.testing.assert_allclose(backend.ops.activate(large, activation), [[0, expected]], rtol=1e-6)
+    np.testing.assert_allclose(ops.activate(large, activation), [[0, expected]], rtol=1e-6)
 
 
-def test_gated_activate_gates_the_second_half_by_the_first(backend):
-    gate_up = normal(0, 5, 14, dtype=backend.ops.dtype)
-    expected = backend.ops.activate(gate_up[:, :7], "silu") * gate_up[:, 7:]
-    assert (backend.ops.gated_activate(gate_up, "silu") == expected).all()
+def test_gated_activate_gates_the_second_half_by_the_first(ops, draw):
+    gate_up = draw(0, 5, 14)
+    expected = ops.activate(gate_up[:, :7], "silu") * gate_up[:, 7:]
+    assert (ops.gated_activate(gate_up, "silu") == expected).all()
     up = np.clip(10 * gate_up[:, 7:], -7, 7) + 1
-    expected = backend.ops.activate(10 * gate_up[:, :7], "clamped_swish") * up
-    assert (backend.ops.gated_activate(10 * gate_up, "clamped_swish") == expected).all()
+    expected = ops.activate(10 * gate_up[:, :7], "clamped_swish") * up
+    assert (ops.gated_activate(10 * gate_up, "clamped_swish") == expected).all()
 
 
-def test_rope_grows_with_the_logarithm_of_the_period(backend):
+def test_rope_grows_with_the_logarithm_of_the_period(backend, ops, draw):
     batch = forward_batch([Share([0] * 30, 5, 30, range(2))], 16)
-    x = normal(0, 25, 3, 16, dtype=backend.ops.dtype)
-    plain = backend.ops.rope(x, batch, RopeConfig(theta=10000.0, dim=16))
+    x = draw(0, 25, 3, 16)
+    plain = ops.rope(x, batch, RopeConfig(theta=10000.0, dim=16))
     growing = RopeConfig(theta=10000.0, dim=16, growth=RopeGrowth(0.3, 10))
     growth = 1 + 0.3 * np.log(1 + batch.positions // 10)
     expected = plain.astype(np.float64) * growth[:, None, None]
-    assert_close(backend.ops.rope(x, batch, growing), expected, 8 * eps(backend) * np.abs(x).max())
+    assert_close(ops.rope(x, batch, growing), expected, 8 * eps(backend) * np.abs(x).max())
     assert np.unique(growth).tolist() == [1, 1 + 0.3 * np.log(2), 1 + 0.3 * np.log(3)]
 
 
 @pytest.mark.parametrize("rotated", [16, 12, 2])
-def test_rope_turns_pairs_as_complex_numbers(backend, rotated):
+def test_rope_turns_pairs_as_complex_numbers(backend, ops, draw, rotated):
     num_tokens, first = 9, 1000
-    x = normal(0, num_tokens, 3, 16, dtype=backend.ops.dtype)
+    x = draw(0, num_tokens, 3, 16)
     rope = RopeConfig(theta=10000.0, dim=rotated)
     batch = forward_batch(
         [Share([0] * (first + num_tokens), first, first + num_tokens, range(64))], 16
@@ -222,7 +215,7 @@ def test_rope_turns_pairs_as_complex_numbers(backend, rotated):
     expected = np.concatenate((turned.real, turned.imag, x[..., rotated:]), axis=-1)
     # The angle is rounded twice, relative to itself; then two products and a sum.
     error = (2 * batch.positions[:, None, None] + 4) * eps(backend) * np.abs(x).max()
-    actual = backend.ops.rope(x, batch, rope)
+    actual = ops.rope(x, batch, rope)
     assert_close(actual, expected, error)
     assert (actual[..., rotated:] == x[..., rotated:]).all()
 
@@ -233,11 +226,13 @@ HEADS = [(4, 4), (4, 2), (6, 2), (5, 1), (3, 3)]
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
 @pytest.mark.parametrize("sliding_window", [None, 1, 7, 16, 33])
 @pytest.mark.parametrize(("softcap", "has_sinks"), [(None, False), (1.5, True)])
-def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softcap, has_sinks):
-    case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, backend.ops.dtype)
+def test_paged_attention(
+    backend, ops, draw, num_heads, num_kv_heads, sliding_window, softcap, has_sinks
+):
+    case = AttentionCase.random(5, (1, 50, 17), num_heads, num_kv_heads, 8, ops.dtype)
     steps = [[(0, 0, 1), (1, 0, 20)], [(2, 0, 17)], [(1, 20, 50)]]
     scale = 0.4
-    sinks = normal(6, num_heads, dtype=backend.ops.dtype) if has_sinks else None
+    sinks = draw(6, num_heads) if has_sinks else None
     outputs = paged_attention_in_steps(
         backend,
         case,
@@ -256,8 +251,8 @@ def test_paged_attention(backend, num_heads, num_kv_heads, sliding_window, softc
         assert_close(actual, expected, error)
 
 
-def test_keys_that_are_hidden_weigh_exactly_nothing(backend):
-    case = AttentionCase.random(0, (40,), 4, 2, 8, backend.ops.dtype)
+def test_keys_that_are_hidden_weigh_exactly_nothing(backend, ops):
+    case = AttentionCase.random(0, (40,), 4, 2, 8, ops.dtype)
     before = paged_attention_in_steps(
         backend, case, [[(0, 0, 40)]], block_size=16, sliding_window=6
     )
@@ -271,24 +266,22 @@ def test_keys_that_are_hidden_weigh_exactly_nothing(backend):
     assert (before[0][20:25] != after[0][20:25]).any()
 
 
-def test_what_a_block_held_before_is_never_read(backend):
+def test_what_a_block_held_before_is_never_read(backend, ops, draw):
     config = tiny_config(num_layers=1)
     layer = backend.make_kv_cache(config, 4, 16, "f32").layers[0]
-    q, k, v = (
-        normal(seed, 5, heads, 8, dtype=backend.ops.dtype) for seed, heads in enumerate((4, 2, 2))
-    )
+    q, k, v = (draw(seed, 5, heads, 8) for seed, heads in enumerate((4, 2, 2)))
     batch = forward_batch([Share([0] * 5, 0, 5, [2])], 16)
-    backend.ops.store_kv(layer, k, v, batch)
-    clean = backend.ops.paged_attention(q, layer, batch, 1.0)
+    ops.store_kv(layer, k, v, batch)
+    clean = ops.paged_attention(q, layer, batch, 1.0)
     untouched = np.setdiff1d(np.arange(64), batch.slot_mapping)
-    not_a_number = np.full((len(untouched), 2, 8), np.nan, backend.ops.dtype)
+    not_a_number = np.full((len(untouched), 2, 8), np.nan, ops.dtype)
     elsewhere = replace(batch, slot_mapping=untouched[None])
-    backend.ops.store_kv(layer, not_a_number, not_a_number, elsewhere)
-    assert (backend.ops.paged_attention(q, layer, batch, 1.0) == clean).all()
+    ops.store_kv(layer, not_a_number, not_a_number, elsewhere)
+    assert (ops.paged_attention(q, layer, batch, 1.0) == clean).all()
 
 
-def test_bf16_cache_rounds_what_it_stores(backend):
-    case = AttentionCase.random(1, (30,), 4, 2, 8, backend.ops.dtype)
+def test_bf16_cache_rounds_what_it_stores(backend, ops):
+    case = AttentionCase.random(1, (30,), 4, 2, 8, ops.dtype)
     rounded = AttentionCase(
         tuple(
             (
@@ -305,15 +298,12 @@ def test_bf16_cache_rounds_what_it_stores(backend):
     assert (stored[0] == expected[0]).all()
 
 
-def test_logits_are_capped(backend):
-    x, weight = (
-        9 * normal(0, 3, 8, dtype=backend.ops.dtype),
-        normal(1, 5, 8, dtype=backend.ops.dtype),
-    )
-    plain = backend.ops.logits(x, backend.weights.matrix(weight))
-    assert (plain == backend.ops.linear(x, backend.weights.matrix(weight))).all()
+def test_logits_are_capped(backend, ops, draw):
+    x, weight = 9 * draw(0, 3, 8), draw(1, 5, 8)
+    plain = ops.logits(x, backend.weights.matrix(weight))
+    assert (plain == ops.linear(x, backend.weights.matrix(weight))).all()
     assert_close(
-        backend.ops.logits(x, backend.weights.matrix(weight), 2.0),
+        ops.logits(x, backend.weights.matrix(weight), 2.0),
         2 * np.tanh(plain / 2),
         8 * eps(backend),
     )
