@@ -60,9 +60,7 @@ def test_decode_is_what_the_library_decodes(kind: str, data: st.DataObject) -> N
         assert tokenizer.decode(ids, skip_special_tokens) == at_once
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind not in ("sentencepiece_bpe", "gemma_bpe")]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @fewer
 @given(data=st.data())
 def test_decode_is_what_the_library_decodes_for_any_ids(kind: str, data: st.DataObject) -> None:
@@ -70,20 +68,9 @@ def test_decode_is_what_the_library_decodes_for_any_ids(kind: str, data: st.Data
     ids = data.draw(token_ids(kind))
     for skip_special_tokens in (False, True):
         at_once = backend.decode(ids, skip_special_tokens=skip_special_tokens)
-        assert tokenizer.decode(ids, skip_special_tokens) == at_once
-
-
-@pytest.mark.parametrize("kind", ["sentencepiece_bpe", "gemma_bpe"])
-@fewer
-@given(data=st.data())
-def test_byte_fallback_differs_from_the_library_in_invalid_bytes_only(
-    kind: str, data: st.DataObject
-) -> None:
-    backend, tokenizer = make(kind)
-    ids = data.draw(token_ids(kind))
-    at_once = backend.decode(ids)
-    if "\ufffd" not in at_once:
-        assert tokenizer.decode(ids) == at_once
+        # Of bytes that stand for themselves, the library makes other things of invalid ones.
+        if kind not in ("sentencepiece_bpe", "gemma_bpe") or "\ufffd" not in at_once:
+            assert tokenizer.decode(ids, skip_special_tokens) == at_once
 
 
 def test_an_invalid_byte_spoils_only_itself() -> None:
@@ -95,27 +82,16 @@ def test_an_invalid_byte_spoils_only_itself() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @fewer
 @given(data=st.data())
-def test_the_pieces_together_are_decoding_at_once(kind: str, data: st.DataObject) -> None:
-    _, tokenizer = make(kind)
-    output = data.draw(token_ids(kind))
-    skip_special_tokens = data.draw(st.booleans())
-    pieces = detokenize(tokenizer, [], output, skip_special_tokens)
-    assert "".join(pieces) == tokenizer.decode(output, skip_special_tokens)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@fewer
-@given(data=st.data())
 def test_the_output_is_what_it_adds_to_the_prompt(kind: str, data: st.DataObject) -> None:
     _, tokenizer = make(kind)
-    prompt, output = data.draw(token_ids(kind, 6)), data.draw(token_ids(kind))
-    skip_special_tokens = data.draw(st.booleans())
-    before = tokenizer.decode(prompt, skip_special_tokens)
-    together = tokenizer.decode(prompt + output, skip_special_tokens)
-    if not together.startswith(before):  # the output completes the prompt's last character
-        before = before.removesuffix("\ufffd")
-    pieces = detokenize(tokenizer, prompt, output, skip_special_tokens)
-    assert before + "".join(pieces) == together
+    output, skip_special_tokens = data.draw(token_ids(kind)), data.draw(st.booleans())
+    for prompt in ([], data.draw(token_ids(kind, 6))):
+        before = tokenizer.decode(prompt, skip_special_tokens)
+        together = tokenizer.decode(prompt + output, skip_special_tokens)
+        if not together.startswith(before):  # the output completes the prompt's last character
+            before = before.removesuffix("\ufffd")
+        pieces = detokenize(tokenizer, prompt, output, skip_special_tokens)
+        assert before + "".join(pieces) == together
 
 
 @pytest.mark.parametrize("kind", KINDS)

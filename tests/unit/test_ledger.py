@@ -23,6 +23,15 @@ def work(
     return Work(request_id, start, end, num_recomputed, 1, has_output, flops(start, end, 1))
 
 
+def running(*names: str) -> LedgerBook:
+    """The prompts of these are computed, of eight tokens each, in a step from 0 on."""
+    book = LedgerBook(flops)
+    for name in names:
+        book.open(name, 0.0, 0.0)
+    book.step(step_at(0), [work(name, 0, 8) for name in names])
+    return book
+
+
 def check_sum(ledger: Ledger, wall: float) -> None:
     assert math.isclose(math.fsum(ledger.seconds(part) for part in Part), wall, rel_tol=1e-12)
     assert math.isclose(ledger.total_seconds, wall, rel_tol=1e-12)
@@ -55,9 +64,7 @@ def test_drafting_is_a_part_of_its_own(others: list[Work]) -> None:
 
 
 def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 8)])
+    book = running("a")
     for name in "bc":
         book.open(name, 10.0, 10.0)
     book.step(step_at(10), [work("a", 8, 9, has_output=True), work("b", 0, 3), work("c", 0, 2)])
@@ -72,9 +79,7 @@ def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:
 
 
 def test_left_out_of_a_step_by_a_prompt_that_took_the_budget() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 8)])
+    book = running("a")
     book.open("b", 10.0, 10.0)
     book.step(step_at(12), [work("b", 0, 16)], left_out=["a"])
     ledger = book.close("a", 22.0)
@@ -85,9 +90,7 @@ def test_left_out_of_a_step_by_a_prompt_that_took_the_budget() -> None:
 
 
 def test_a_running_request_with_nothing_to_compute_is_not_stalled() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 8)])
+    book = running("a")
     book.open("b", 10.0, 10.0)
     book.step(step_at(10), [work("b", 0, 16)])
     ledger = book.close("a", 20.0)
@@ -96,9 +99,7 @@ def test_a_running_request_with_nothing_to_compute_is_not_stalled() -> None:
 
 
 def test_preempted_waits_and_computes_again_what_it_lost() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 8)])
+    book = running("a")
     book.step(step_at(10), [work("a", 8, 9, has_output=True)])
     book.step(step_at(20), [], preempted=["a"])
     book.step(

@@ -18,7 +18,6 @@ from pellucid.facts.model_config import RopeConfig, RopeGrowth
 from support.attention_cases import AttentionCase, dense_attention, paged_attention_in_steps
 from support.batches import Share, forward_batch
 from support.tiny_shape import TINY_SHAPE
-from support.uniform_model import uniform_model
 
 DTYPES = (np.float32, np.float64)
 
@@ -310,21 +309,7 @@ def test_logits_are_capped(backend, ops, draw):
 
 
 def tiny_config(num_layers=3):
-    return uniform_model(
-        architecture="LlamaForCausalLM",
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        max_position_embeddings=128,
-        norm_eps=1e-5,
-        activation="silu",
-        rope=None,
-        scale=0.35,
-        windows=(None,) * num_layers,
-    )
+    return replace(TINY_SHAPE, layers=TINY_SHAPE.layers[:1] * num_layers)
 
 
 @pytest.mark.parametrize(

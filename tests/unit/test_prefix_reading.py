@@ -36,11 +36,16 @@ def run(engine: LLMEngine) -> None:
     assert engine.events.active or engine.events.last_seq == -1
 
 
+def answered(engine: LLMEngine) -> RequestOutput:
+    output = engine.add_request(PROMPT, PARAMS)
+    run(engine)
+    return output
+
+
 def fill(directory: Path) -> RequestOutput:
     """Blocks of PROMPT on disk; its completion."""
     first = engine(directory)
-    output = first.add_request(PROMPT, PARAMS)
-    run(first)
+    output = answered(first)
     first.close()
     return output
 
@@ -95,8 +100,7 @@ def test_others_go_on_while_a_prefix_is_read(
 def test_an_engine_with_nothing_else_to_do_waits_for_the_disk(tmp_path: Path) -> None:
     expected = fill(tmp_path)
     again = engine(tmp_path)
-    output = again.add_request(PROMPT, PARAMS)
-    run(again)
+    output = answered(again)
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 48)
 
 
@@ -106,8 +110,7 @@ def test_a_store_is_told_how_long_tokens_take(
     first, told = engine(tmp_path, clock=TickingClock()), []
     store = first._core.prefix_store
     monkeypatch.setattr(store, "note_computed", lambda *noted: told.append(noted))
-    first.add_request(PROMPT, PARAMS)
-    run(first)
+    answered(first)
     assert told == [(64, TICK), *[(1, TICK)] * 5]
 
 
@@ -117,8 +120,7 @@ def test_blocks_are_saved_in_the_step_that_fills_them(tmp_path: Path) -> None:
     first.add_request(PROMPT, SamplingParams(max_tokens=1))
     run(first)
     first.close()
-    output = again.add_request(PROMPT, PARAMS)
-    run(again)
+    output = answered(again)
     assert output.num_cached_tokens == 48
 
 
@@ -140,9 +142,7 @@ def test_a_request_that_reads_can_be_aborted(
     assert output.outputs[0].finish_reason == "abort"
     assert not again.has_unfinished_requests
     gate.opened.set()
-    later = again.add_request(PROMPT, PARAMS)
-    run(again)
-    assert later.num_cached_tokens == 48
+    assert answered(again).num_cached_tokens == 48
     assert again.scheduler.kv_cache_manager.offload.reads._reads == {}
 
 
@@ -156,8 +156,7 @@ def test_a_prefix_that_cannot_be_read_is_computed(
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(again._core.prefix_store._store, "read", explode)
-    output = again.add_request(PROMPT, PARAMS)
-    run(again)
+    output = answered(again)
     assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 0)
 
 
@@ -186,8 +185,7 @@ def test_no_step_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     for name in ("has", "read", "write", "path", "remove"):
         monkeypatch.setattr(directory, name, partial(watched, getattr(directory, name)))
-    running.add_request(PROMPT, PARAMS)
-    run(running)
+    answered(running)
     running.close()
     assert threads and threading.main_thread() not in threads
 

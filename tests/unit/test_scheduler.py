@@ -41,16 +41,6 @@ def test_prefill_then_decode() -> None:
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
 
 
-def test_after_m_tokens_the_cache_holds_n_plus_m_minus_1_positions() -> None:
-    scheduler = make_scheduler()
-    request = make_request("a", 6)
-    scheduler.add_request(request)
-    for m in range(1, 8):
-        step(scheduler)
-        assert request.num_computed_tokens == 6 + m - 1
-        assert scheduler.kv_cache_manager.num_blocks(request) == -(-(6 + m - 1) // BLOCK_SIZE)
-
-
 def test_without_the_cache_every_token_costs_the_whole_text() -> None:
     scheduler = make_scheduler(use_kv_cache=False)
     request = make_request("a", 3, max_tokens=4)
@@ -69,15 +59,6 @@ def test_a_long_prompt_is_cut_and_decodes_go_first() -> None:
     assert shares(step(scheduler)) == [("short", 5, 6), ("long", 9, 18)]
     assert shares(step(scheduler)) == [("short", 6, 7), ("long", 18, 20)]
     assert shares(step(scheduler)) == [("short", 7, 8), ("long", 20, 21)]
-
-
-def test_no_more_than_max_num_seqs_run() -> None:
-    scheduler = make_scheduler(max_num_seqs=2)
-    for name in "abc":
-        scheduler.add_request(make_request(name, 2, max_tokens=2))
-    assert [name for name, _, _ in shares(step(scheduler))] == ["a", "b"]
-    step(scheduler)
-    assert shares(step(scheduler)) == [("c", 0, 2)]
 
 
 def test_the_newest_is_preempted_and_what_it_lost_computed_again() -> None:
