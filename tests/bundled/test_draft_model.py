@@ -21,6 +21,7 @@ from pellucid.observing.events import DraftRound, EventRecord, Level
 from pellucid.outputs import RequestOutput
 from support.bundled import bundled_engine, prompts_of_all_kinds
 from support.checkpoints import write_checkpoint
+from support.refusals import check_refusals
 
 DRAFT = EngineConfig(speculation="draft")
 PARAMS = [
@@ -128,21 +129,22 @@ def test_the_plan_holds_both_models() -> None:
 
 
 def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    model, _ = models(CpuBackend)
-    other = str(write_checkpoint(tmp_path / "other", "llama"))
-    with pytest.raises(ValueError, match=r"draft_model=.*: (has a vocabulary of|.*tokenizer)"):
-        load_draft_model(EngineConfig(speculation="draft", draft_model=other), model)
-    with pytest.raises(ValueError, match="has no effect with speculation='ngram'"):
-        load_draft_model(EngineConfig(speculation="ngram", draft_model=other), model)
-    with pytest.raises(ValueError, match="speculation='draft': needs draft_model"):
-        load_draft_model(EngineConfig(model=other, speculation="draft"), model)
-    _, draft = models(CpuBackend)
-    bundled = str(model.path)
-    with pytest.raises(ValueError, match="a draft model is the smaller one"):
-        load_draft_model(EngineConfig(speculation="draft", draft_model=bundled), draft)
-    for name in ("nothere", "a/b/c"):
-        with pytest.raises(ValueError, match=f"^draft_model='{name}': no such file or directory"):
-            load_draft_model(EngineConfig(speculation="draft", draft_model=name), model)
+    model, draft = models(CpuBackend)
+    other, bundled = str(write_checkpoint(tmp_path / "other", "llama")), str(model.path)
+    refused = [
+        ({"draft_model": other}, model),
+        ({"draft_model": other, "speculation": "ngram"}, model),
+        ({"model": other}, model),
+        ({"draft_model": bundled}, draft),
+        ({"draft_model": "nothere"}, model),
+        ({"draft_model": "a/b/c"}, model),
+    ]
+
+    def load(case: tuple[dict[str, str], LoadedModel]) -> None:
+        load_draft_model(EngineConfig(**{"speculation": "draft"} | case[0]), case[1])
+
+    hidden = (tmp_path, model.path)
+    check_refusals("draft_model", refused, load, name=lambda _: "", hidden=hidden)
     with pytest.raises(ValueError, match="needs a draft model"):
         LLMEngine(DRAFT, model)
 

@@ -418,56 +418,28 @@ def test_each_array_must_be_there_with_its_shape_and_type(name: str, tmp_path: P
                 load_decoder(path, EXACT)
 
 
-DAMAGES: dict[str, tuple[str, Edit, str]] = {
-    "cut codes": ("gptq-g64", cut(".qweight"), r"o_proj\.qweight .* whole groups .* 64 in 248 inputs"),
-    "act-order": ("gptq", change(".g_idx", lambda array: array[::-1].copy()), r"o_proj\.g_idx .*act-order"),
-    "act-order of compressed-tensors": (
-        "int4",
-        change(".weight_g_idx", lambda array: array[::-1].copy()),
-        r"o_proj\.weight_g_idx .*act-order",
-    ),
-    "a short order": ("gptq", cut(".g_idx"), r"o_proj\.g_idx is I32 \[255\]"),
-    "a short order of compressed-tensors": ("int4", cut(".weight_g_idx"), r"o_proj\.weight_g_idx is I64 \[255\]"),
-    "a zero point of 8 bits": (
-        "gptq-8",
-        change(".qzeros", lambda array: spoiled(array, 0)),
-        r"o_proj\.qzeros has a zero point of 1: .* all are 128",
-    ),
-    "an infinite scale": (
-        "awq",
-        change(".scales", lambda array: spoiled(array, np.inf)),
-        r"o_proj\.weight .* holds inf",
-    ),
-    "an FP8 that is no number": (
-        "fp8",
-        change(".weight", lambda array: spoiled(array, np.nan)),
-        r"o_proj\.weight .* holds nan",
-    ),
-    "words of other bits": (
-        "mlx-6",
-        change(".weight", lambda array: array[:, :-1].copy()),
-        r"o_proj\.weight is U32 \[256, 47\]: .* whole groups of 64 codes of 6 bits",
-    ),
-    "another shape": (
-        "int4",
-        change(".weight_shape", lambda array: array - [1, 0]),
-        r"o_proj\.weight_shape is \[255, 256\]: weight_packed has 256 rows of 32 words",
-    ),
-    "another codebook": (
-        "nf4",
-        change(".weight.quant_map", lambda array: array * 0.5),
-        r"quant_map holds other numbers than NF4's",
-    ),
-    "a state that is not JSON": ("nf4", cut(".weight.quant_state.bitsandbytes__nf4"), r"bitsandbytes__nf4 is not JSON"),
+DAMAGES: dict[str, tuple[str, Edit]] = {
+    "cut codes": ("gptq-g64", cut(".qweight")),
+    "act-order": ("gptq", change(".g_idx", lambda array: array[::-1].copy())),
+    "act-order of compressed-tensors": ("int4", change(".weight_g_idx", lambda array: array[::-1].copy())),
+    "a short order": ("gptq", cut(".g_idx")),
+    "a short order of compressed-tensors": ("int4", cut(".weight_g_idx")),
+    "a zero point of 8 bits": ("gptq-8", change(".qzeros", lambda array: spoiled(array, 0))),
+    "an infinite scale": ("awq", change(".scales", lambda array: spoiled(array, np.inf))),
+    "an FP8 that is no number": ("fp8", change(".weight", lambda array: spoiled(array, np.nan))),
+    "words of other bits": ("mlx-6", change(".weight", lambda array: array[:, :-1].copy())),
+    "another shape": ("int4", change(".weight_shape", lambda array: array - [1, 0])),
+    "another codebook": ("nf4", change(".weight.quant_map", lambda array: array * 0.5)),
+    "a state that is not JSON": ("nf4", cut(".weight.quant_state.bitsandbytes__nf4")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_named(name: str, tmp_path: Path) -> None:
-    case, edit, message = DAMAGES[name]
-    path = write_foreign_checkpoint(tmp_path, *CASES[case], edit=edit)
-    with pytest.raises(ValueError, match=rf"{path}.*{message}"):
-        load_decoder(path, EXACT)
+def test_damage_is_named(tmp_path: Path) -> None:
+    def load_damaged(name: str) -> None:
+        case, edit = DAMAGES[name]
+        load_decoder(write_foreign_checkpoint(tmp_path, *CASES[case], edit=edit), EXACT)
+
+    check_refusals("foreign_damage", DAMAGES, load_damaged, name=str, hidden=tmp_path)
 
 
 def cut_experts(suffix: str, axis: int) -> Edit:
