@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     group = parser.getgroup("texts")
     group.addoption(
-        "--texts", type=int, default=4_000, metavar="N", help="that each splitting cuts into words"
+        "--texts", type=int, default=2_000, metavar="N", help="that each splitting cuts into words"
     )
 
     group = parser.getgroup("load on an engine or a server")

@@ -10,7 +10,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.llm import LLM
 from support.checkpoints import DISTINCT_FAMILIES, write_checkpoint
 
-PARAMS = SamplingParams(temperature=0.0, max_tokens=7, logprobs=2, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=5, logprobs=2, ignore_eos=True)
 
 
 def answers(outputs):
