@@ -149,19 +149,6 @@ def test_a_group_forks_from_the_one_that_computed_the_prompt() -> None:
     assert step(scheduler).scheduled == ()
 
 
-def test_beams_continue_each_other_by_reference() -> None:
-    scheduler = make_scheduler()
-    beams = start_beams(scheduler)
-    step(scheduler)
-    manager = scheduler.kv_cache_manager
-    before = [manager.block_tables(beam)[0] for beam in beams]
-    scheduler.reassign(beams, [2, 2, 0], [20, 21, 22])
-    scheduler.check_integrity()
-    assert [beam.output_token_ids for beam in beams] == [[12, 20], [12, 21], [10, 22]]
-    assert [manager.block_tables(beam)[0] for beam in beams] == [before[2], before[2], before[0]]
-    assert shares(step(scheduler)) == [("s/0", 7, 8), ("s/1", 7, 8), ("s/2", 7, 8)]
-
-
 @pytest.mark.parametrize("max_num_seqs", [1, 2])
 def test_who_waits_for_its_group_takes_no_seat(max_num_seqs: int) -> None:
     scheduler = make_scheduler(max_num_seqs=max_num_seqs)

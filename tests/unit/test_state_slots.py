@@ -40,16 +40,6 @@ def kinds(ops):
     return [(type(op), (op.target if isinstance(op, Copy) else op.slot).kind) for op in ops]
 
 
-def test_a_request_has_a_slot_as_long_as_it_has_blocks() -> None:
-    manager = make_manager()
-    request = computed(manager, "a")
-    assert manager.states.pool.num_free_slots == 3
-    manager.check_integrity()
-    manager.forget(request)
-    assert manager.states.pool.num_free_slots == 4
-    manager.check_integrity()
-
-
 def test_without_a_free_slot_a_block_lacks() -> None:
     manager = make_manager(num_slots=1)
     first = computed(manager, "a")
@@ -59,14 +49,6 @@ def test_without_a_free_slot_a_block_lacks() -> None:
     assert manager.num_blocks(second) == 0
     manager.forget(first)
     assert manager.allocate(second, 1)
-
-
-def test_all_blocks_go_back_or_none() -> None:
-    manager = make_manager()
-    request = computed(manager, "a", 60)
-    assert manager.release_tail(request, 1) == 4
-    assert manager.num_blocks(request) == 0
-    assert manager.states.pool.num_free_slots == 4
 
 
 def test_a_fork_copies_the_states() -> None:
