@@ -293,7 +293,14 @@ def test_a_plan_that_is_no_longer_true_is_refused() -> None:
     with pytest.raises(BrokenPlanError, match="index has changed"):
         manager.hold(plan)
     assert manager.num_blocks(request) == 0
-    end(manager, first, request)
+    end(manager, first)
+    plan = manager.plan_admission(request)
+    assert plan.prefix.num_tokens == 16
+    other = make_request("other", prompt=range(100, 120))
+    assert manager.allocate(other, 20)  # takes the blocks that were found
+    with pytest.raises(BrokenPlanError, match="index has changed"):
+        manager.hold(plan)
+    end(manager, request, other)
 
 
 def test_a_plan_for_blocks_that_nobody_freed_is_refused() -> None:
