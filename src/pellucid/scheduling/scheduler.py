@@ -519,9 +519,7 @@ class Scheduler:
             num_matched = manager.num_blocks(request) if self._sink.active else 0
             match = manager.admit(admission, explains=self._sink.active)
         except BrokenPlanError as error:
-            manager.release(request)
-            request.num_computed_tokens = 0
-            self._queues.park(request)
+            self._queues.park(request)  # until whoever reads the error ends it
             plan.errors[request.request_id] = error
             return True
         request.num_computed_tokens = match.num_tokens
