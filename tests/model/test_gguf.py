@@ -255,6 +255,13 @@ def recurrent_layers(writer: GGUFWriter) -> None:
         ),
         ("qwen2.5-vl", lambda w: rename_architecture(w, "qwen25vl")),
         ("gemma4-moe", gate_and_up_apart),
+        (
+            "gemma4-moe",
+            lambda w: rename_tensors(
+                w,
+                lambda name: name.replace("down_exps.scale", "gate_inp.per_expert_scale"),
+            ),
+        ),
         ("qwen3.5", kv_heads_of_layers),
         ("qwen3.5", recurrent_layers),
         (

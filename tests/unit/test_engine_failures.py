@@ -167,6 +167,20 @@ def test_a_plan_of_admission_that_cannot_be_kept_ends_its_request(
     check_fine(third)
 
 
+def test_blocks_that_cannot_be_moved_in_the_step_whose_plan_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = fake_engine(context_length=48, num_kv_blocks=3, block_size=16)
+    monkeypatch.setattr(engine.scheduler._preemption, "victims_to_admit", lambda *_: [])
+    first, second = (engine.add_request([index] * 30, PARAMS) for index in (1, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model_runner, "transfer", explode)
+        engine.step()
+    check_failed(first, "RuntimeError: poisoned")
+    check_failed(second, "fewer blocks are free than the request's admission needs")
+    check_fine_after(engine)
+
+
 def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fake_engine(max_num_seqs=2, block_size=16)
     running = [engine.add_request([index] * 40, PARAMS) for index in (1, 2)]

@@ -146,6 +146,10 @@ class TestLoad:
         ):
             Tokenizer.load(tmp_path, size + 2)
 
+    def test_added_tokens_of_a_file_that_is_cut_off_are_not_known(self, tmp_path: Path) -> None:
+        (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 0, "content": "a"}')
+        assert read_added_tokens(tmp_path) == {}
+
     def test_truncation_and_padding_are_off(self, tmp_path: Path) -> None:
         backend = KINDS["byte_level_bpe"]()
         backend.enable_truncation(4)
