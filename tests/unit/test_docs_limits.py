@@ -52,6 +52,7 @@ FRACTIONS = {2: "half", 4: "a quarter", 16: "a sixteenth"}
         ("scale", {1: "no call for one second"}[block_server.FIRST_PAUSE]),
         ("scale", {60: "up to a minute"}[block_server.LONGEST_PAUSE]),
         ("scale", {30: "again after half a minute"}[fetch_policy.TRIAL_SECONDS]),
+        ("deployment", f"keepalive every {ServerConfig().keepalive_seconds:g} seconds"),
         ("scheduling", f"`arrival_time + {PRIORITY_SECONDS:g} s * priority`"),
         ("server", f"its last {step_recorder.NUM_LAST_STEPS} steps"),
         ("server", f"after a reply, {http_protocol.LINGER_SECONDS:g} s for the rest"),

@@ -76,6 +76,7 @@ def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_no
     compute(manager, parent, 7)
     assert manager.take_block_ops() == ()
     assert manager.block_tables(parent)[0] == (0, 1)
+    assert manager.block_pool.log.take() == ((), ())  # of nothing, as nobody asked
 
 
 def test_a_copy_needs_a_block_too() -> None:
