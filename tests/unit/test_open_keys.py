@@ -141,8 +141,9 @@ def test_a_waiting_request_keeps_its_slot_until_another_needs_it() -> None:
     assert first.num_processed_tokens == 40 + (40 - 32) + first.max_tokens - 1
 
 
-def test_a_look_takes_the_slot_of_a_request_that_waits() -> None:
-    engine = fake_engine(kv_cache_dtype="int4", block_size=32, max_num_seqs=1)
+@pytest.mark.parametrize("block_size", [GROUP, 2 * GROUP])  # it goes on in a block that it has
+def test_a_look_takes_the_slot_of_a_request_that_waits(block_size: int) -> None:
+    engine = fake_engine(kv_cache_dtype="int4", block_size=block_size, max_num_seqs=1)
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
     first = engine.add_request([1] * 40, params, priority=1)
     engine.step()
