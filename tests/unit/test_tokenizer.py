@@ -507,6 +507,14 @@ class TestControlTokens:
         assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
         assert tokenizer.encode_chat(ask("Hi <|x y|>")).count(x) == 1
 
+    def test_special_tokens_that_match_as_words_alone(self) -> None:
+        backend = KINDS["byte_level_bpe"]()
+        backend.add_special_tokens([tokenizers.AddedToken("<|x|>", single_word=True)])
+        tokenizer = Tokenizer(backend, 1000, {}, "{{ messages[0].content }} a<|x|> <|x|>")
+        x = backend.token_to_id("<|x|>")
+        assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
+        assert tokenizer.encode_chat(ask("Hi <|x|>")).count(x) == 1
+
 
 def panicking_tokenizer() -> Tokenizer:
     """Its pre-tokenizer's expression gives up on a long run of "a" before a "b", by a panic."""
