@@ -45,6 +45,17 @@ def test_same_arrays_as_the_definition(block_type):
         np.testing.assert_array_equal(array.view(np.uint8), expected.arrays[name].view(np.uint8))
 
 
+@pytest.mark.parametrize("block_type", block_types())
+def test_nothing_is_written_behind_the_arrays(block_type):
+    rows = random_rows(TensorKind[block_type])
+    expected = matrix_from_blocks(rows, TensorKind[block_type]).arrays
+    room = {name: np.full(array.nbytes + 64, 0xA5, np.uint8) for name, array in expected.items()}
+    arrays = {name: room[name][:-64].view(array.dtype) for name, array in expected.items()}
+    shaped = {name: array.reshape(expected[name].shape) for name, array in arrays.items()}
+    unpack_blocks(block_type, rows, **shaped, pool=ThreadPool(1))
+    assert all((each[-64:] == 0xA5).all() for each in room.values())
+
+
 def test_native_code_knows_types_of_the_format():
     python_alone = {"Q2_K", "Q3_K"}
     assert {*block_types()} == {each.name for each in BLOCK_TYPES} - python_alone
