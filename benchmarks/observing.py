@@ -25,7 +25,7 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_feed import POLL_SECONDS, EventFeed
 from pellucid.observing.event_recording import recording
-from pellucid.observing.events import EventRecord, Level
+from pellucid.observing.events import EventRecord, Level, encode_batch
 from pellucid.observing.observation_budget import SAVED_SECONDS, SHARE
 
 PROMPT_TOKENS = 32
@@ -147,7 +147,7 @@ def page(engine: LLMEngine) -> Iterator[None]:
 
     def read() -> None:
         while not left.wait(POLL_SECONDS):
-            b"".join(record.encode() for record in reader.take())
+            encode_batch(reader.take())
 
     thread = Thread(target=read)
     thread.start()

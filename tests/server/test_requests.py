@@ -379,7 +379,7 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
 
 
 def read_events(
-    server: RunningServer, path: str, until: str, num_ends: int = 1, **headers: str
+    server: RunningServer, path: str, until: str, num_ends: int = 1, **headers: object
 ) -> list[dict[str, Any]]:
     """The data of events until `num_ends` of the kind `until` have come."""
     named = {
@@ -397,10 +397,35 @@ def read_events(
         while sum(event["ev"] == until for event in found) < num_ends:
             received += connection.recv(65536)
             lines = received.split(b"\n")[:-1]
-            found = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+            told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+            found = [event for each in told for event in events_of(each)]
     others = 1 if "last_event_id" in headers else 0
     server.wait_until(lambda: len(server.service.feed._readers) == others, "its end")
     return found
+
+
+def events_of(told: Any) -> list[dict[str, Any]]:
+    """The events of a frame, which has one or a batch."""
+    if isinstance(told, dict):
+        return [told]
+    return [{"v": 1, **record.pop("event"), **record} for record in told]
+
+
+def test_a_batch_has_what_single_frames_have() -> None:
+    with running_server(fake_engine(clock=time.monotonic)) as server:
+        kept = server.service.feed.read(Level.TEXT)  # while nobody reads, nothing is kept
+        assert server.post("/v1/completions", {**LONG, "max_tokens": 5}).status == 200
+        server.wait_until_idle()
+        first = kept.take()[0].seq
+        single, batched = (
+            read_events(server, f"/v1/events?level=text{more}", "req.ledger", last_event_id=first)
+            for more in ("", "&batch=true")
+        )
+        end = [event["ev"] for event in single].index("req.ledger") + 1
+        assert {"req.add", "kv", "step"} < {event["ev"] for event in single[:end]}
+        assert batched[:end] == single[:end]
+        assert server.get("/v1/events?batch=yes").status == 400
+        kept.close()
 
 
 def test_events_are_streamed_and_go_on_where_a_reader_left_off() -> None:

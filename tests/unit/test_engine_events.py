@@ -13,7 +13,8 @@ import pytest
 
 import pellucid
 from pellucid.engine import LLMEngine
-from pellucid.engine.engine_events import Ceilings, token_source
+from pellucid.engine.engine_events import Ceilings
+from pellucid.engine.token_events import token_source
 from pellucid.execution import sampler
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import (

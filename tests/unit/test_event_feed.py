@@ -127,20 +127,20 @@ def test_events_of_steps_are_made_for_their_reader_and_stay_in_order() -> None:
     feed = EventFeed(bus)
     reader = feed.read(Level.STEP)
     bus.step = 1
-    bus.emit_made(step_events(made, 2))
+    bus.emit_made(None, step_events, made, 2)
     bus.step = 2
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     assert made == []
     assert [(each.seq, each.step, each.event.ev) for each in reader.take()] == [
         (0, 1, "kv"),
         (1, 1, "kv"),
         (2, 2, "kv"),
     ]
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     emit(bus, 1)  # of a request, at once: what was before comes first
     assert made == [0, 1, 0, 0]
     assert codes(reader.take()) == ["kv", "0"]
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     assert bus.last_seq == 5 and len(made) == 5
 
 
@@ -151,19 +151,19 @@ def test_events_of_steps_wait_for_nobody_who_wants_them_at_once_nor_for_a_reader
     feed = EventFeed(bus)
     reader = feed.read(Level.STEP)
     stop = bus.subscribe(lambda record: None, Level.STAT)  # of requests: steps may wait
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     assert made == []
     stop_steps = bus.subscribe(lambda record: None, Level.STEP)
     assert made == [0]
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     assert made == [0, 0]
     stop_steps()
     for _ in range(MAX_PENDING - 1):
-        bus.emit_made(step_events(made, 1))
+        bus.emit_made(None, step_events, made, 1)
     assert len(made) == 2
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     assert len(made) == 2 + MAX_PENDING
-    bus.emit_made(step_events(made, 1))
+    bus.emit_made(None, step_events, made, 1)
     reader.close()
     assert len(made) == 3 + MAX_PENDING
     stop()
@@ -179,7 +179,7 @@ def test_a_snapshot_continues_with_events_that_another_thread_hands_out() -> Non
         leave.wait()
         yield from step_events([], 1)
 
-    bus.emit_made(made())
+    bus.emit_made(None, made)
     taking = threading.Thread(target=reader.take)
     looking = threading.Thread(target=lambda: last.append(bus.last_seq))
     taking.start()

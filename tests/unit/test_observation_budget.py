@@ -139,5 +139,5 @@ def test_making_events_counts_as_well() -> None:
             next(times)  # a second for making it
             yield token
 
-    bus.emit_made(made())
+    bus.emit_made(None, made)
     assert bus.take_spent() == 3

@@ -106,9 +106,10 @@ class Watcher:
                 case "E":  # evicted, or about to be written again by its only owner
                     assert self.owners[block_id] <= 1
         used = sum(count > 0 for count in self.owners.values())
-        pool = self.trace.scheduler.kv_cache_manager.block_pool
-        assert event.used == used == pool.num_blocks - event.cached - event.free
-        assert 0 <= event.waste_tok <= used * BLOCK_SIZE
+        manager = self.trace.scheduler.kv_cache_manager
+        num_blocks = manager.block_pool.num_blocks
+        assert event.used == used == num_blocks - event.cached - event.free
+        assert event.waste_tok == manager.num_wasted_slots()
 
 
 class Trace:

@@ -12,7 +12,6 @@ from pellucid.engine.step_recorder import StepRecord, StepRecorder
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.loaded_model import PartsElsewhere
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Level
 from pellucid.observing.ledger import StepTimes
 from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
@@ -209,8 +208,8 @@ class EngineCore:
                 if self.prefix_store is not None:
                     seconds = times.executed - max(times.scheduled, self._last_sampled)
                     self.prefix_store.note_computed(output.num_tokens, seconds)
-                is_watched = events.active and events.wants(Level.TEXT)
-                observed_of = events.observed if is_watched else None
+                may_observe = events.wants_tokens and events.may_observe(times.executed)
+                observed_of = events.observed if may_observe else None
                 result = self.model_runner.sample(output.scheduled, computed, observed_of)
         except BlocksLostError as error:
             result = self._lose_blocks(error)
@@ -231,8 +230,8 @@ class EngineCore:
             seconds = now - max(step.times.scheduled, self._last_sampled)
             self.speculation.observe(output.scheduled, result, taken, seconds, step.drafting)
         self._last_sampled = now
-        if self._recorder is not None and self._events.active and self._events.wants(Level.TEXT):
-            self._recorder.observe_tokens(result, taken, now)
+        if self._recorder is not None and self._events.wants_tokens:
+            self._recorder.observe_tokens(output.scheduled, result, taken, now)
         self.scheduler.update(output, taken, now)
         self._judge.advance_searches(result, now)
         try:

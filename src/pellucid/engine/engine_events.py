@@ -1,18 +1,16 @@
-"""The engine's own events: its configuration, its requests, steps and tokens."""
+"""The engine's own events: its configuration, its requests and steps."""
 
-import math
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from operator import attrgetter, sub
 from typing import Literal
 
 from msgspec import Struct
 
 from pellucid import __version__
 from pellucid.backends.base import StepWeights
-from pellucid.execution.logprobs import TokenLogprob
-from pellucid.execution.token_observation import TokenObservation
 from pellucid.facts import formulas
 from pellucid.facts.model_config import LayerConfig, ModelConfig
 from pellucid.inputs.config import EngineConfig
@@ -26,6 +24,9 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
 
 NUM_BOOT_ID_BYTES = 8
+_REQUEST_ID, _START, _END = attrgetter("request_id"), attrgetter("start"), attrgetter("end")
+_FLOPS, _NUM_LOGITS = attrgetter("flops"), attrgetter("num_logits")
+_HAS_OUTPUT, _NUM_RECOMPUTED = attrgetter("has_output"), attrgetter("num_recomputed")
 
 
 class Ceilings(Struct, frozen=True):
@@ -160,64 +161,6 @@ def request_ledger(request_id: str, ledger: Ledger) -> events.RequestLedger:
     )
 
 
-def token_source(index: int, num_tokens: int, num_drafts: int) -> events.TokenSource:
-    """Where a token of a step came from. All tokens but the last one were drafts.
-
-    Args:
-        index: of the token among the `num_tokens` that the request takes from the step.
-        num_drafts: drafts that the step verified.
-    """
-    if index < num_tokens - 1:
-        return "draft"
-    return "bonus" if 0 < num_drafts < num_tokens else "target"
-
-
-def token_chosen(
-    request_id: str,
-    position: int,
-    token_id: int,
-    source: events.TokenSource,
-    itl_us: int | None,
-    observation: TokenObservation | None,
-    show: Callable[[int], str],
-) -> events.Token | events.TokenText:
-    """The event of a token that a request takes from a step.
-
-    Args:
-        position: in the request's tokens, the prompt included.
-        itl_us: since the token before; None: it is the first that is watched.
-        observation: of its choice; None: there was no time for that.
-        show: the text of a token.
-    """
-    if observation is None:
-        return events.TokenText(request_id, position, token_id, show(token_id), source, itl_us)
-    chosen = observation.logprobs.chosen
-
-    def candidate(entry: TokenLogprob) -> tuple[int, str, float, float]:
-        return entry.token_id, show(entry.token_id), entry.logprob, _final_probability(entry)
-
-    return events.Token(
-        req=request_id,
-        pos=position,
-        id=token_id,
-        text=show(token_id),
-        src=source,
-        lp=chosen.logprob,
-        p_final=_final_probability(chosen),
-        rank=chosen.rank,
-        ent_bits=observation.entropy_bits,
-        cand=tuple(candidate(entry) for entry in observation.logprobs.top),
-        rest_frac=observation.rest,
-        funnel=tuple((stage.name, stage.num_kept, stage.kept_mass) for stage in observation.funnel),
-        itl_us=itl_us,
-    )
-
-
-def _final_probability(entry: TokenLogprob) -> float:
-    assert entry.final_logprob is not None
-    return math.exp(entry.final_logprob)
-
-
 class StepCosts:
     """Counts the bytes and operations of a step.
 
@@ -241,44 +184,45 @@ class StepCosts:
         self._budget = budget
         self._ceilings = ceilings
 
-    def steps(
+    def step(
         self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
-    ) -> Iterator[events.Step]:
-        """The event of a step that has ended and read `expert_bytes` of experts' weights, made when it is asked for."""
-        flops = sum([work.flops for work in works])
-        weight_bytes = self._weights.num_bytes(any(work.num_logits for work in works))
-        weight_bytes += expert_bytes
-        kv_bytes = sum([self._kv_bytes(work.start, work.end) for work in works])
-        num_tokens = sum([work.end - work.start for work in works])
-        kv_write_bytes = num_tokens * self._position_bytes
+    ) -> tuple[events.Step]:
+        """The event of a step that has ended and read `expert_bytes` of experts' weights."""
+        starts, ends = tuple(map(_START, works)), tuple(map(_END, works))
+        flops = sum(map(_FLOPS, works))
+        weight_bytes = self._weights.num_bytes(any(map(_NUM_LOGITS, works))) + expert_bytes
+        kv_bytes = self._kv_bytes.of_step(starts, ends)
+        kv_write_bytes = (sum(ends) - sum(starts)) * self._position_bytes
         bound: Literal["compute", "memory"] | None = None
         predicted = None
         if self._ceilings is not None:
             compute = flops / self._ceilings.flops_per_second
             memory = (weight_bytes + kv_bytes) / self._ceilings.bandwidth_bytes_per_second
             bound = "compute" if compute > memory else "memory"
-            predicted = events.to_us(max(compute, memory))
-        yield events.Step(
-            kind=_kind(works),
-            batch=tuple([(work.request_id, work.end - work.start, work.end) for work in works]),
-            budget_tok=self._budget,
-            sched_us=events.to_us(times.scheduled - times.started),
-            fwd_us=events.to_us(times.executed - times.scheduled),
-            sample_us=events.to_us(times.sampled - times.executed),
-            emit_us=events.to_us(times.emitted - times.sampled),
-            idle_us=events.to_us(idle_seconds),
+            predicted = round(max(compute, memory) * 1e6)
+        started, scheduled, executed = times.started, times.scheduled, times.executed
+        sampled = times.sampled
+        step = events.Step(
+            _kind(works),
+            tuple(zip(map(_REQUEST_ID, works), map(sub, ends, starts), ends, strict=True)),
+            self._budget,
+            sched_us=round((scheduled - started) * 1e6),
+            fwd_us=round((executed - scheduled) * 1e6),
+            sample_us=round((sampled - executed) * 1e6),
+            emit_us=round((times.emitted - sampled) * 1e6),
+            idle_us=round(idle_seconds * 1e6),
             flops=flops,
             w_bytes=weight_bytes,
             kv_read_bytes=round(kv_bytes - kv_write_bytes),
             kv_write_bytes=round(kv_write_bytes),
             bound=bound,
             pred_us=predicted,
-            draft_us=events.to_us(times.drafting) or None,
+            draft_us=round(times.drafting * 1e6) or None,
         )
+        return (step,)
 
 
 def _kind(works: Sequence[Work]) -> Literal["prefill", "decode", "mixed"]:
-    kinds = {"decode" if work.is_decoding else "prefill" for work in works}
-    if len(kinds) > 1:
-        return "mixed"
-    return "decode" if kinds == {"decode"} else "prefill"
+    if all(map(_HAS_OUTPUT, works)) and not any(map(_NUM_RECOMPUTED, works)):
+        return "decode"
+    return "mixed" if any(work.is_decoding for work in works) else "prefill"

@@ -1,28 +1,29 @@
 """The step recorder: ledgers, metrics and events of each step."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pellucid.engine.engine_events import (
     StepCosts,
     request_added,
     request_ledger,
-    token_chosen,
-    token_source,
 )
 from pellucid.execution.model_runner import StepResult
-from pellucid.execution.token_observation import TokenObservation
 from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Event, Level, to_us
+from pellucid.observing.events import Level
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pellucid.engine.token_events import TokenEvents
 
 NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
@@ -70,14 +71,14 @@ class StepRecorder:
         self._use_kv_cache = engine_config.use_kv_cache
         self._costs = costs
         self._bytes_per_block = bytes_per_block
-        self._tokenizer = tokenizer
+        self._show = tokenizer.token_text
         self._bus = bus
         self._flops = formulas.ForwardFlops(model_config)
         self._ledgers = LedgerBook(self._flops)
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
         self._requests: dict[str, tuple[Request, RequestOutput]] = {}  # unfinished, by id
         self._last_emitted: float | None = None
-        self._token_times: dict[str, float] = {}  # of the last token that a subscriber watched
+        self._token_events: TokenEvents | None = None
 
     def add(self, request: Request, output: RequestOutput, queued: float) -> None:
         """Records that a request has been queued.
@@ -135,44 +136,24 @@ class StepRecorder:
                 metrics.kv_cache_bytes = max(metrics.kv_cache_bytes, num_bytes)
         return StepRecord(times, works, [request.request_id for request in left_out])
 
-    def observe_tokens(self, result: StepResult, taken: Mapping[str, Taken], now: float) -> None:
+    def observe_tokens(
+        self,
+        scheduled_requests: Sequence[ScheduledRequest],
+        result: StepResult,
+        taken: Mapping[str, Taken],
+        now: float,
+    ) -> None:
         """Emits the tokens of a step that subscribers watch: what was observed of their choice, or their text alone."""
-        observed, watches = result.observations, self._bus.watches
+        observed = result.observations
         if observed:
             seconds = sum(each.seconds for several in observed.values() for each in several)
             self._bus.settle_observations(len(observed), seconds)
-        told = []
-        for request_id, new in taken.items():
-            if request_id in observed or watches(request_id):
-                request, _ = self._requests[request_id]
-                position, drafts = request.num_known_tokens, len(request.draft_token_ids)
-                told.append((request_id, position, drafts, new.token_ids, observed.get(request_id)))
-        self._bus.emit_made(self._tokens(told, now))
+        if self._token_events is None:  # imported here: few engines are watched
+            from pellucid.engine.token_events import TokenEvents
 
-    def _tokens(
-        self,
-        told: Sequence[tuple[str, int, int, Sequence[int], Sequence[TokenObservation] | None]],
-        now: float,
-    ) -> Iterator[Event]:
-        """The events of the tokens of a step, made when they are asked for.
-
-        Args:
-            told: of each request its id, the position of its first new token, the number of drafts, the new
-                tokens, and what was observed of their choice, if anything.
-        """
-        for request_id, position, num_drafts, token_ids, seen in told:
-            for index, token_id in enumerate(token_ids):
-                before = self._token_times.get(request_id)
-                self._token_times[request_id] = now
-                yield token_chosen(
-                    request_id,
-                    position + index,
-                    token_id,
-                    token_source(index, len(token_ids), num_drafts),
-                    None if before is None else to_us(now - before),
-                    None if seen is None else seen[index],
-                    self._tokenizer.token_text,
-                )
+            self._token_events = TokenEvents(self._show, self._bus)
+        made = self._token_events.of_step
+        self._bus.emit_made(now, made, scheduled_requests, taken, observed, now)
 
     def end_step(
         self,
@@ -190,10 +171,10 @@ class StepRecorder:
         for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        if works and self._bus.active and self._bus.wants(Level.STEP):
+        if works and self._bus.wants_steps:
             last = times.started if self._last_emitted is None else self._last_emitted
             idle = max(0.0, times.started - last)
-            self._bus.emit_made(self._costs.steps(works, times, idle, expert_bytes))
+            self._bus.emit_made(now, self._costs.step, works, times, idle, expert_bytes)
         self._last_emitted = times.emitted
 
     def close(self, request_id: str, now: float) -> Ledger:
@@ -202,5 +183,6 @@ class StepRecorder:
         ledger = self._ledgers.close(request_id, now)
         if self._bus.active:
             self._bus.emit(request_ledger(request_id, ledger))
-        self._token_times.pop(request_id, None)  # behind the events of its last tokens
+        if self._token_events is not None:
+            self._bus.emit_made(now, self._token_events.forget, request_id)
         return ledger

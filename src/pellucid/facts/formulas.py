@@ -322,13 +322,19 @@ class KVBytes:
 
     def __call__(self, start: int, end: int) -> float:
         """Of one request's tokens at positions start .. end - 1."""
-        numbers = sum(
-            [
-                kv_positions(start, end, window) * numbers
-                for window, numbers in self.numbers_by_window
-            ]
-        )
-        return numbers * self.bytes_per_number + self.state_bytes
+        return self.of_step((start,), (end,))
+
+    def of_step(self, starts: Sequence[int], ends: Sequence[int]) -> float:
+        """Of all requests of a step, each with its `start` and `end`."""
+        numbers = 0
+        for window, numbers_read in self.numbers_by_window:
+            if window is None:  # as `kv_positions`, without a call for each request
+                positions = sum(ends)
+            else:
+                spans = zip(starts, ends, strict=True)
+                positions = sum([kv_positions(start, end, window) for start, end in spans])
+            numbers += positions * numbers_read
+        return numbers * self.bytes_per_number + self.state_bytes * len(ends)
 
 
 def _kv_numbers(attention: AttentionConfig) -> int:

@@ -2,8 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import RLock
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -18,9 +19,11 @@ from pellucid.observing.events import (
 )
 from pellucid.observing.observation_budget import ObservationBudget
 
-Subscriber = Callable[[EventRecord], None]
+Subscriber: TypeAlias = Callable[[EventRecord], None]
+ListSubscriber: TypeAlias = Callable[[Sequence[EventRecord]], None]
 OF_TOKENS = (Token, TokenText)
-MAX_PENDING = 256  # times that events wait for a reader: some tens of steps
+MAX_PENDING = 1024  # times that events wait for a reader: some hundreds of steps
+PAY_SECONDS = 0.01  # between two payments of what events have cost
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,20 @@ class Interest(Struct, frozen=True):
         if self.tokens_of is None or not isinstance(event, OF_TOKENS):
             return True
         return _is_among(event.req, self.tokens_of)
+
+    def among(self, records: Sequence[EventRecord]) -> list[EventRecord]:
+        """Those of the events that are wanted."""
+        if self.tokens_of is None and self.level >= Level.TEXT:
+            return [*records]
+        if self.tokens_of is not None:
+            return [record for record in records if self.covers(record.event)]
+        level = self.level
+        return [record for record in records if record.event.level <= level]
+
+
+class _Subscription(Struct, frozen=True):
+    hear: ListSubscriber
+    interest: Interest
 
 
 def union(interests: Collection[Interest]) -> Interest:
@@ -76,32 +93,40 @@ class EventBus:
     subscribers that cannot wait. For those that can, `flush` does it for many steps together, on the
     thread of the reader that calls it: between two steps, each of which drives Python's code and data
     out of the caches, the same work takes several times as long. Numbers, times and order are the same.
+    Until then the engine's thread only keeps what its step had made anyway.
 
     Args:
         clock: seconds, monotonic; left out, time stands still.
 
     Attributes:
         active: whether there is a subscriber.
+        wants_steps, wants_tokens: whether anyone wants events of levels `STEP` and `TEXT`; each step asks.
+        version: another number whenever subscribers have come, gone or changed what they want.
         step: number of the current step, which the engine counts; between two steps, of the last one.
+        tokens_of: whose tokens anyone wants; None: of all.
     """
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self.active = False
+        self.active = self.wants_steps = self.wants_tokens = False
+        self.version = 0
         self.step = 0
         self._clock = clock
         self._start = clock()
         self._lock = RLock()
-        self._subscribers: dict[Subscriber, Interest] = {}  # in order of subscription
-        self._hearers: tuple[tuple[Subscriber, Interest], ...] = ()  # the same
+        self._subscriptions: dict[object, _Subscription] = {}  # by subscriber, in order
+        self._hearers: tuple[tuple[object, _Subscription], ...] = ()  # the same
         self._level = -1  # the highest that anyone wants
-        self._watched: frozenset[str] | None = frozenset()  # whose tokens; None: all
+        self.tokens_of: frozenset[str] | None = frozenset()
         self._can_wait = False  # whether all who want events above `Level.STAT` can
-        self._pending: deque[tuple[int, int, Iterable[Event]]] = deque()  # t_us, step, events
+        # (time, step, function, arguments): the function makes the events.
+        self._pending: deque[tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]]
+        self._pending = deque()
         self._num_emitted = self._last_us = 0
         self._hello: Hello | None = None
         self._spent = 0.0  # seconds, since `take_spent`
         self._unpaid = 0.0  # seconds, since `observed`
         self._budget = ObservationBudget(self._start)
+        self._pays_at = self._start
 
     @property
     def last_seq(self) -> int:
@@ -123,16 +148,21 @@ class EventBus:
         """Whether anyone listens to the tokens of a generation."""
         if self._level < Level.TEXT:
             return False
-        return self._watched is None or _is_among(request_id, self._watched)
+        return self.tokens_of is None or _is_among(request_id, self.tokens_of)
+
+    def may_observe(self, now: float) -> bool:
+        """Whether tokens of the step that is computed `now`, in seconds on the clock, can be observed, which somebody
+        wants: whether the budget is not empty. All that events have cost is paid of it."""
+        if now >= self._pays_at:
+            self._pays_at = now + PAY_SECONDS
+            paid, self._unpaid = self._unpaid, 0.0
+            self._budget.pay(now, paid)
+        return self._level >= Level.TOKEN or not self._budget.is_empty
 
     def observed(self, request_ids: Iterable[str]) -> set[str]:
         """The generations of a step whose next token is to be observed: at level `TOKEN` each one that is watched, at
-        level `TEXT` as many as the budget allows. All that events have cost is paid of that. Ask once in a step, and
-        `settle_observations` when its observations are done."""
-        paid, self._unpaid = self._unpaid, 0.0
-        self._budget.pay(self._clock(), paid)
-        if self._level < Level.TOKEN and self._budget.is_empty:
-            return set()
+        level `TEXT` as many as the budget allows. Ask once in a step that may have some, and `settle_observations`
+        when its observations are done."""
         watched = filter(self.watches, request_ids)
         if self._level >= Level.TOKEN:
             return set(watched)
@@ -193,40 +223,59 @@ class EventBus:
         Raises:
             ValueError: it has subscribed already.
         """
-        return self.subscribe_to(subscriber, Interest.of(level, tokens_of))
+        interest = Interest.of(level, tokens_of)
 
-    def subscribe_to(self, subscriber: Subscriber, interest: Interest) -> Callable[[], None]:
-        """As `subscribe`, for one that may be able to wait."""
+        def hear(records: Sequence[EventRecord]) -> None:
+            for record in records:
+                subscriber(record)
+
+        return self._subscribe(subscriber, hear, interest)
+
+    def subscribe_lists(self, subscriber: ListSubscriber, interest: Interest) -> Callable[[], None]:
+        """As `subscribe`, for one that takes all events of a `flush` in one call, and may be able to wait."""
+        return self._subscribe(subscriber, subscriber, interest)
+
+    def _subscribe(
+        self, subscriber: object, hear: ListSubscriber, interest: Interest
+    ) -> Callable[[], None]:
         with self._lock:
-            if subscriber in self._subscribers:
+            if subscriber in self._subscriptions:
                 raise ValueError("subscriber: has subscribed already")
             self.flush()  # to those who were there
-            self._subscribers[subscriber] = interest
+            self._subscriptions[subscriber] = _Subscription(hear, interest)
             self._count()
             if self._hello is not None:
                 self.emit(self._hello)
         return lambda: self._leave(subscriber)
 
-    def change_interest(self, subscriber: Subscriber, interest: Interest) -> None:
+    def change_interest(self, subscriber: ListSubscriber, interest: Interest) -> None:
         """Changes the events that a subscriber gets; ignores a subscriber that was removed."""
         with self._lock:
             self.flush()
-            if subscriber in self._subscribers:
-                self._subscribers[subscriber] = interest
+            if subscriber in self._subscriptions:
+                self._subscriptions[subscriber] = _Subscription(subscriber, interest)
                 self._count()
 
     def emit(self, event: Event) -> None:
         """Emits an event, to every subscriber that wants it."""
-        self._emit((event,), event.level > Level.STAT)
+        self.emit_made(None, _only, event)
+        if event.level == Level.STAT:
+            self.flush()
 
-    def emit_made(self, made: Iterable[Event]) -> None:
-        """Emits events above `Level.STAT`, all of now, that `made` makes one after the other when they are handed
-        out: perhaps later, on another thread."""
-        self._emit(made, may_wait=True)
+    def emit_made(
+        self, now: float | None, make: Callable[..., Iterable[Event]], *arguments: object
+    ) -> None:
+        """Emits events that may wait: `make(*arguments)` makes them when they are handed out, perhaps on another
+        thread. Calls come one after the other, in the order of `emit_made`.
 
-    def _emit(self, made: Iterable[Event], may_wait: bool) -> None:
-        self._pending.append((self.to_us(self._clock()), self.step, made))
-        if not (may_wait and self._can_wait) or len(self._pending) >= MAX_PENDING:
+        Args:
+            now: seconds, on the clock; None: it is read.
+            arguments: must stay as they are.
+        """
+        if now is None:
+            now = self._clock()
+        self._pending.append((now, self.step, make, arguments))
+        if not self._can_wait or len(self._pending) >= MAX_PENDING:
             self.flush()
 
     def flush(self) -> None:
@@ -237,45 +286,60 @@ class EventBus:
                 return
             started = self._clock()
             while self._pending:
-                t_us, step, made = self._pending.popleft()
-                self._last_us = t_us = max(t_us, self._last_us)  # threads may be out of turn
-                for event in made:
-                    self._hand_out(event, t_us, step)
+                self._hand_out(self._make_pending())
             self.spend(self._clock() - started)
 
-    def _hand_out(self, event: Event, t_us: int, step: int) -> None:
-        record = EventRecord(self._num_emitted, t_us, step, event)
-        self._num_emitted += 1
-        failed = False
-        for subscriber, interest in self._hearers:
-            if interest.covers(event):
-                try:
-                    subscriber(record)
-                except Exception:
-                    _log.exception("a subscriber to events failed and was removed")
-                    self._drop(subscriber)
-                    failed = True
-        if failed and self.active:
-            warning = Warn("subscriber_failed", "a subscriber to events failed and was dropped")
-            self._hand_out(warning, t_us, step)
+    def _make_pending(self) -> list[EventRecord]:
+        records: list[EventRecord] = []
+        start, last_us, number = self._start, self._last_us, self._num_emitted
+        pending = self._pending
+        while pending:
+            time, step, make, arguments = pending.popleft()
+            t_us = round((time - start) * 1e6)
+            # Threads may be out of turn.
+            last_us = t_us = max(last_us, t_us)
+            for event in make(*arguments):
+                records.append(EventRecord(number, t_us, step, event))
+                number += 1
+        self._last_us, self._num_emitted = last_us, number
+        return records
 
-    def _leave(self, subscriber: Subscriber) -> None:
+    def _hand_out(self, records: Sequence[EventRecord]) -> None:
+        failed = False
+        for subscriber, subscription in self._hearers:
+            interest = subscription.interest
+            is_all = interest.level >= self._level and interest.tokens_of is None
+            try:
+                subscription.hear(records if is_all else interest.among(records))
+            except Exception:
+                _log.exception("a subscriber to events failed and was removed")
+                self._drop(subscriber)
+                failed = True
+        if failed and self.active:
+            self.emit(Warn("subscriber_failed", "a subscriber to events failed and was dropped"))
+
+    def _leave(self, subscriber: object) -> None:
         with self._lock:
             self.flush()
             self._drop(subscriber)
 
-    def _drop(self, subscriber: Subscriber) -> None:
+    def _drop(self, subscriber: object) -> None:
         with self._lock:
-            self._subscribers.pop(subscriber, None)
+            self._subscriptions.pop(subscriber, None)
             self._count()
 
     def _count(self) -> None:
-        self.active = bool(self._subscribers)
-        self._hearers = tuple(self._subscribers.items())
-        self._level, self._watched = -1, frozenset()
-        if self.active:
-            wanted = union(self._subscribers.values())
-            self._level, self._watched = wanted.level, wanted.tokens_of
-        self._can_wait = all(
-            each.can_wait or each.level == Level.STAT for each in self._subscribers.values()
-        )
+        self.active = bool(self._subscriptions)
+        self._hearers = tuple(self._subscriptions.items())
+        interests = [each.interest for each in self._subscriptions.values()]
+        self._level, self.tokens_of = -1, frozenset()
+        if interests:
+            wanted = union(interests)
+            self._level, self.tokens_of = wanted.level, wanted.tokens_of
+        self.wants_steps, self.wants_tokens = self.wants(Level.STEP), self.wants(Level.TEXT)
+        self.version += 1
+        self._can_wait = all(each.can_wait or each.level == Level.STAT for each in interests)
+
+
+def _only(event: Event) -> tuple[Event]:
+    return (event,)

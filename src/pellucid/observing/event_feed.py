@@ -2,10 +2,10 @@
 they missed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import final
+from typing import cast, final
 
 from pellucid.observing.event_bus import EventBus, Interest, union
 from pellucid.observing.events import EventRecord, Gap, Level
@@ -84,13 +84,17 @@ class EventFeed:
             start, count = first % self._capacity, min(self._end - first, MAX_TAKEN)
             taken = self._ring[start : start + count]
             taken += self._ring[: count - len(taken)]
-        return [record for record in taken if record is not None], first
+        return cast("list[EventRecord]", taken), first
 
-    def _put(self, record: EventRecord) -> None:
-        """On the thread that emits, usually the engine's."""
+    def _put(self, records: Sequence[EventRecord]) -> None:
+        """On the thread that emits, usually the engine's, or on that of a reader."""
         with self._lock:
-            self._ring[self._end % self._capacity] = record
-            self._end += 1
+            self._end += len(records)
+            kept = records[-self._capacity :]
+            start = (self._end - len(kept)) % self._capacity
+            num_first = min(len(kept), self._capacity - start)
+            self._ring[start : start + num_first] = kept[:num_first]
+            self._ring[: len(kept) - num_first] = kept[num_first:]
 
     def _position(self, after_seq: int) -> tuple[int, bool]:
         """The position of the first event after `after_seq` that the ring has, and whether there may have
@@ -119,7 +123,7 @@ class EventFeed:
             return
         wanted = union([reader.interest for reader in self._readers])
         if self._unsubscribe is None:
-            self._unsubscribe = self._bus.subscribe_to(self._put, wanted)
+            self._unsubscribe = self._bus.subscribe_lists(self._put, wanted)
         else:
             self._bus.change_interest(self._put, wanted)
 
@@ -149,7 +153,7 @@ class FeedReader:
         if not records:
             return []
         missed = self._is_missing or first > self._position
-        given = [record for record in records if self.interest.covers(record.event)]
+        given = self.interest.among(records)
         if missed:
             oldest = records[0]
             from_seq = 0 if self.last_seq is None else self.last_seq + 1

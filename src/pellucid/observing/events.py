@@ -6,6 +6,7 @@ _blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the i
 or removed. docs/events.md describes each of them, schema/events.v1.json is the same for machines.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -40,11 +41,18 @@ def _always(default: T) -> T:
     return msgspec.field(default_factory=lambda: default)
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=_json_name):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=_json_name, gc=False):
     """Base of events and of what they consist of."""
 
 
-class Event(Part, frozen=True):
+class _Tag:
+    """The tag of a class, which its JSON begins with."""
+
+    def __get__(self, _: object, owner: type[msgspec.Struct]) -> str:
+        return str(owner.__struct_config__.tag)
+
+
+class Event(Part, frozen=True, tag_field="ev"):
     """Base of all events.
 
     Attributes:
@@ -52,20 +60,21 @@ class Event(Part, frozen=True):
         level: subscribers at this level and above get it.
     """
 
-    ev: ClassVar[str]
+    ev: ClassVar[_Tag] = _Tag()
     level: ClassVar[Level] = Level.STAT
 
     def fields_as_dict(self) -> dict[str, Any]:
-        """The event's fields as in JSON, without the envelope."""
+        """The event's fields as in JSON, without its name and the envelope."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        del fields["ev"]
         return fields
 
     def encode(self) -> bytes:
         """The event as JSON, its name first, without the envelope."""
-        return b'{"ev":"%b",' % self.ev.encode() + msgspec.json.encode(self)[1:]  # has fields
+        return msgspec.json.encode(self)
 
 
-class EventRecord(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """An event and its envelope, made when it is emitted.
 
     Attributes:
@@ -88,6 +97,12 @@ class EventRecord(msgspec.Struct, frozen=True):
         """The wire form."""
         fields: dict[str, Any] = msgspec.json.decode(self.encode())
         return fields
+
+
+def encode_batch(records: Sequence[EventRecord]) -> bytes:
+    """Events as a JSON array of {"seq": ..., "t_us": ..., "step": ..., "event": {"ev": ..., ...}}: in one call, which a
+    reader of thousands a second needs."""
+    return msgspec.json.encode(records)
 
 
 # ---- the engine
@@ -127,11 +142,9 @@ class HelloLimits(Part, frozen=True):
     max_model_tok: int
 
 
-class Hello(Event, frozen=True):
+class Hello(Event, frozen=True, tag="hello"):
     """Describes the engine. It is the first event that a subscriber gets, and is sent to all again whenever another
     subscriber joins: events with the same `boot_id` are identical."""
-
-    ev = "hello"
 
     boot_id: str
     t0_unix_us: int  # wall-clock time of t_us = 0
@@ -147,10 +160,8 @@ class Hello(Event, frozen=True):
     identity: str | None = None
 
 
-class Load(Event, frozen=True):
+class Load(Event, frozen=True, tag="load"):
     """The progress of loading."""
-
-    ev = "load"
 
     stage: Literal["read"]
     item: str
@@ -159,15 +170,13 @@ class Load(Event, frozen=True):
     dur_us: int  # since loading began
 
 
-class Warn(Event, frozen=True):
+class Warn(Event, frozen=True, tag="warn"):
     """A warning for people; the engine continues.
 
     Attributes:
         code: one word for machines.
         hint: what to do about it.
     """
-
-    ev = "warn"
 
     code: str
     msg: str
@@ -183,7 +192,7 @@ class Percentiles(Part, frozen=True):
     p99: int
 
 
-class Stat(Event, frozen=True):
+class Stat(Event, frozen=True, tag="stat"):
     """Speeds and counts of the engine, twice a second while it steps and has subscribers.
 
     Attributes:
@@ -197,8 +206,6 @@ class Stat(Event, frozen=True):
         ttft_us: from arrivals to first tokens, since the last one; None: there was none.
         itl_us: between tokens of a completion, since the last one; None: there was none.
     """
-
-    ev = "stat"
 
     running: int
     waiting: int
@@ -214,15 +221,13 @@ class Stat(Event, frozen=True):
     itl_us: Percentiles | None = None
 
 
-class Gap(Event, frozen=True):
+class Gap(Event, frozen=True, tag="gap"):
     """Events that a reader has missed because it was too slow. Only an `EventFeed` makes it.
 
     Attributes:
         from_seq, to_seq: the first and the last of them.
         resync: whether the reader should take a snapshot.
     """
-
-    ev = "gap"
 
     from_seq: int
     to_seq: int
@@ -247,7 +252,7 @@ class SamplingSummary(Part, frozen=True):
     seed: int
 
 
-class RequestAdded(Event, frozen=True):
+class RequestAdded(Event, frozen=True, tag="req.add"):
     """A generation has been accepted and waits.
 
     Attributes:
@@ -259,8 +264,6 @@ class RequestAdded(Event, frozen=True):
         num: counts the generations of an engine, from 1.
         caller: whose it is; None: the engine serves one caller.
     """
-
-    ev = "req.add"
 
     req: str
     prompt_tok: int
@@ -274,7 +277,7 @@ class RequestAdded(Event, frozen=True):
     caller: str | None = None
 
 
-class RequestStateChanged(Event, frozen=True):
+class RequestStateChanged(Event, frozen=True, tag="req.state"):
     """A generation has changed its state, or stays in its state for another reason.
 
     Attributes:
@@ -285,8 +288,6 @@ class RequestStateChanged(Event, frozen=True):
         blocked_by: who holds what it needs; after a preemption, for whom.
         finish: at the end, why it ended.
     """
-
-    ev = "req.state"
 
     req: str
     from_: RequestState
@@ -303,7 +304,7 @@ MissWhy = Literal[
 ]
 
 
-class PrefixMatched(Event, frozen=True):
+class PrefixMatched(Event, frozen=True, tag="req.prefix"):
     """The part of its text that a generation found in the prefix cache on admission, and why not more.
 
     Attributes:
@@ -316,8 +317,6 @@ class PrefixMatched(Event, frozen=True):
         snapshot_at_tok: if a snapshot of recurrent states is missing, the end of the cached blocks: a snapshot is
             taken there.
     """
-
-    ev = "req.prefix"
 
     req: str
     hit_tok: int
@@ -332,7 +331,7 @@ class PrefixMatched(Event, frozen=True):
     loaded_tok: int | None = None
 
 
-class Preempted(Event, frozen=True):
+class Preempted(Event, frozen=True, tag="preempt"):
     """A generation has given blocks back to another one.
 
     Attributes:
@@ -342,8 +341,6 @@ class Preempted(Event, frozen=True):
         n_preempt: how often this has happened to it now.
     """
 
-    ev = "preempt"
-
     req: str
     mode: Literal["recompute", "swap"]
     lost_tok: int
@@ -352,7 +349,7 @@ class Preempted(Event, frozen=True):
     n_preempt: int
 
 
-class RequestLedger(Event, frozen=True):
+class RequestLedger(Event, frozen=True, tag="req.ledger"):
     """Where a generation's wall time went; the parts add up to `total_us`. `pellucid.observing.ledger` defines
     them.
 
@@ -361,8 +358,6 @@ class RequestLedger(Event, frozen=True):
         blocked_by: who was running while it waited in the queue: (request, us).
         lost_tok: positions computed again after preemptions.
     """
-
-    ev = "req.ledger"
 
     req: str
     queue_us: int
@@ -381,15 +376,13 @@ class RequestLedger(Event, frozen=True):
     draft_us: int = _always(0)
 
 
-class Speculating(Event, frozen=True):
+class Speculating(Event, frozen=True, tag="spec"):
     """Steps have drafts from now on, or none.
 
     Attributes:
         reason: why, with what was measured.
         accept_frac: share of the drafts that were right lately, of all requests.
     """
-
-    ev = "spec"
 
     reason: str
     accept_frac: float | None = None
@@ -398,7 +391,7 @@ class Speculating(Event, frozen=True):
 # ---- steps
 
 
-class Step(Event, frozen=True):
+class Step(Event, frozen=True, tag="step"):
     """A step that has ended.
 
     Attributes:
@@ -416,7 +409,7 @@ class Step(Event, frozen=True):
         pred_us: forward at the ceilings.
     """
 
-    ev, level = "step", Level.STEP
+    level = Level.STEP
 
     kind: Literal["prefill", "decode", "mixed"]
     batch: tuple[tuple[str, int, int], ...]
@@ -441,7 +434,7 @@ class Step(Event, frozen=True):
 BlockOpRow = tuple[str, int, int | str | None, int | str | None]
 
 
-class BlockOps(Event, frozen=True):
+class BlockOps(Event, frozen=True, tag="kv"):
     """The changes of blocks since the last event of this kind, in order, and the counts after them.
 
     Attributes:
@@ -453,7 +446,7 @@ class BlockOps(Event, frozen=True):
             the window of a group are released (R), and their entries of the table are empty.
     """
 
-    ev, level = "kv", Level.STEP
+    level = Level.STEP
 
     ops: tuple[BlockOpRow, ...]
     used: int
@@ -468,7 +461,7 @@ class BlockOps(Event, frozen=True):
 StateOpRow = tuple[str, int, str | None, int | None]
 
 
-class StateOps(Event, frozen=True):
+class StateOps(Event, frozen=True, tag="states"):
     """What happened to snapshots of recurrent states since the last event of this kind, in order.
 
     Attributes:
@@ -476,14 +469,14 @@ class StateOps(Event, frozen=True):
         slots: for snapshots.
     """
 
-    ev, level = "states", Level.STEP
+    level = Level.STEP
 
     ops: tuple[StateOpRow, ...]
     used: int
     slots: int
 
 
-class DraftRound(Event, frozen=True):
+class DraftRound(Event, frozen=True, tag="draft"):
     """A step has verified a generation's drafts.
 
     The probabilities are there if a subscriber wants the generation's tokens (level `TOKEN`). They take
@@ -503,7 +496,7 @@ class DraftRound(Event, frozen=True):
         leviathan_tok: how many of the drafts Leviathan's rule would have accepted, in expectation.
     """
 
-    ev, level = "draft", Level.STEP
+    level = Level.STEP
 
     req: str
     draft: tuple[int, ...]
@@ -516,7 +509,7 @@ class DraftRound(Event, frozen=True):
     leviathan_tok: float | None = None
 
 
-class DraftStep(Event, frozen=True):
+class DraftStep(Event, frozen=True, tag="draft.step"):
     """A step with drafts has ended: what drafts cost and brought.
 
     Attributes:
@@ -531,7 +524,7 @@ class DraftStep(Event, frozen=True):
             they lost; None where `plain_us` is.
     """
 
-    ev, level = "draft.step", Level.STEP
+    level = Level.STEP
 
     n_req: int
     n_draft: int
@@ -572,7 +565,7 @@ class SnapshotRequest(Part, frozen=True):
     caller: str | None = None
 
 
-class Snapshot(Event, frozen=True):
+class Snapshot(Event, frozen=True, tag="snapshot"):
     """All requests and blocks at one moment, for readers without the earlier events. It is not emitted:
     `LLMEngine.snapshot` returns it.
 
@@ -583,8 +576,6 @@ class Snapshot(Event, frozen=True):
             can be found; no hash: it is not sealed.
         used, cached, free: blocks, as in `kv`.
     """
-
-    ev = "snapshot"
 
     as_of_seq: int
     requests: tuple[SnapshotRequest, ...]
@@ -599,14 +590,14 @@ class Snapshot(Event, frozen=True):
 TokenSource = Literal["target", "draft", "bonus"]
 
 
-class TokenText(Event, frozen=True):
+class TokenText(Event, frozen=True, tag="tok.text"):
     """A token has been chosen, and nobody looked at the choice: looking had taken its share of the time.
 
     Attributes:
         pos, id, text, src, itl_us: as in `Token`.
     """
 
-    ev, level = "tok.text", Level.TEXT
+    level = Level.TEXT
 
     req: str
     pos: int
@@ -616,7 +607,7 @@ class TokenText(Event, frozen=True):
     itl_us: int | None = None
 
 
-class Token(Event, frozen=True):
+class Token(Event, frozen=True, tag="tok"):
     """A token has been chosen.
 
     Attributes:
@@ -632,7 +623,7 @@ class Token(Event, frozen=True):
         itl_us: since this completion's token before; None for the first.
     """
 
-    ev, level = "tok", Level.TEXT
+    level = Level.TEXT
 
     req: str
     pos: int

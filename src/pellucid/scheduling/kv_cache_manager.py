@@ -309,8 +309,6 @@ class KVCacheManager:
         Args:
             num_computed_before: positions that were computed at the last call.
         """
-        if self.block_pool.log.active:
-            self._tables_of(request).log_fill(num_computed_before)
         first = num_computed_before // self.block_size
         last = request.num_computed_tokens // self.block_size
         if first == last or not self.enable_prefix_caching:
@@ -325,6 +323,10 @@ class KVCacheManager:
                         self.block_ops.append(Save(slot, key.block_hash, key.token_ids))
         if self.states is not None and request.num_computed_tokens % self.block_size == 0:
             self.states.take_snapshot(tables.first)
+
+    def log_fill(self, request: Request, num_computed_before: int) -> None:
+        """Records which slots of blocks a request has filled since `num_computed_before` positions were computed."""
+        self._tables_of(request).log_fill(num_computed_before)
 
     def free_out_of_window(self, request: Request) -> None:
         """Gives back the blocks that no later token of a request sees."""

@@ -10,25 +10,22 @@ class OpLog(Generic[Row]):
 
     Attributes:
         active: whether there is a subscriber; ask before `add`.
+        rows: since the last `take`.
     """
 
     def __init__(self) -> None:
         self.active = False
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self._groups: list[int] = []
-
-    def __bool__(self) -> bool:
-        """Whether there are rows."""
-        return bool(self._rows)
 
     def add(self, row: Row, group: int = 0) -> None:
         """Args: group: of the block table that changes."""
-        self._rows.append(row)
+        self.rows.append(row)
         self._groups.append(group)
 
     def take(self) -> tuple[tuple[Row, ...], tuple[int, ...]]:
         """The rows since the last call, and the group of each."""
-        rows, groups = tuple(self._rows), tuple(self._groups)
-        self._rows.clear()
+        rows, groups = tuple(self.rows), tuple(self._groups)
+        self.rows.clear()
         self._groups.clear()
         return rows, groups

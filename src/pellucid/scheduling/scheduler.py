@@ -146,8 +146,8 @@ class Scheduler:
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decides the next step; `now` in seconds on the clock of `Request.arrival_time`."""
-        if self._sink.active or self._events.is_recording:
-            self._events.begin_step(now)
+        if self._sink.version != self._events.version or self._events.ended:
+            self._events.begin_step(now, self._queues)
         self._waits_to_read = None
         self._waits_for_steps = False
         taken = self._taken_ids() if self._under_way else ()
@@ -186,7 +186,8 @@ class Scheduler:
             elif head is not None:
                 head = waiting.first if self._admit(head, plan) else None
         if self._sink.active:
-            self._emit_queued()
+            if self._arrived:
+                self._emit_queued()
             self._events.blocks()
         output = SchedulerOutput(
             tuple(plan.scheduled.values()),
@@ -217,7 +218,9 @@ class Scheduler:
             now: seconds, for events.
         """
         self._under_way.remove(output)
-        watched = self._sink.active
+        events = self._events if self._sink.active else None
+        catching_up = self._events.catching_up if events is not None else ()
+        left_out: list[str] = []
         siblings = self._queues.siblings.groups
         for scheduled in output.scheduled:
             request = self.requests[scheduled.request_id]
@@ -232,21 +235,25 @@ class Scheduler:
                 self._advance(request, scheduled)
                 if samplers and not got_tokens:
                     self._queues.park(request)
+            else:
+                left_out.append(request.request_id)
             if siblings and got_tokens:
                 self._part_siblings(request, [self.requests[each] for each in samplers])
             for sampler, new in got_tokens:
                 if not self.use_kv_cache:
                     self._forget_computed(sampler)
-                if watched:
-                    self._events.sampled(sampler, len(new.token_ids), now)
+                if not scheduled.is_decoding and events is not None:
+                    if sampler.num_output_tokens == len(new.token_ids):
+                        events.first_token(sampler, now)
+                if catching_up and sampler.request_id in catching_up:
                     self._events.computed(sampler)
                 if new.end is not None:
                     self.finish(sampler, *new.end)
-        if watched:
-            self._events.blocks()
-            num_sampled = sum(len(new.token_ids) for new in taken.values())
+        if events is not None:
+            events.step(output, taken, left_out, now)
             running = len(self.running)
-            self._events.stat(output, num_sampled, now, running, len(self._queues) - running)
+            if now >= events.stat_due or not (running or self.has_unfinished_requests):
+                events.stat(now, running, len(self._queues) - running)
 
     def withdraw(self, output: SchedulerOutput) -> None:
         """A step is not under way any more, and its requests are as they were before it. Without `update` they have
@@ -712,6 +719,8 @@ class Scheduler:
             num_computed = self.kv_cache_manager.rewind(request, num_right)
             request.num_computed_tokens = num_computed
             request.num_rewound_tokens = num_right - num_computed
+            if self._sink.active:
+                self._events.rewound(request, start)
         elif request.num_rewound_tokens:
             num_left = request.num_rewound_tokens - scheduled.num_scheduled_tokens
             request.num_rewound_tokens = max(0, num_left)

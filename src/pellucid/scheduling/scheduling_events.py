@@ -1,14 +1,19 @@
 """The scheduler's events, for the subscribers of the event bus."""
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pellucid.observing import events
 from pellucid.scheduling.block import Block
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.prefix_index import PrefixMatch
-from pellucid.scheduling.request import FinishReason, Request, RequestStatus
+from pellucid.scheduling.request import FinishReason, Request, RequestStatus, Taken
 from pellucid.scheduling.scheduler_output import SchedulerOutput
+from pellucid.scheduling.state_pool import StatePool
+
+if TYPE_CHECKING:
+    from pellucid.scheduling.step_events import BlockChanges, StepEvents
 
 STAT_SECONDS = 0.5  # between two events `stat`
 MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
@@ -17,6 +22,11 @@ Finish = Literal["eos", "length", "stop", "cancel", "error"]
 
 
 class EventSink(Protocol):
+    @property
+    def version(self) -> int:
+        """Another number whenever those who listen, or what they want, have changed."""
+        ...
+
     @property
     def active(self) -> bool:
         """Whether anyone listens; asked before an event is made."""
@@ -28,6 +38,20 @@ class EventSink(Protocol):
 
     def emit(self, event: events.Event) -> None:
         """Hands an event to everyone who wants it."""
+        ...
+
+    def emit_made(
+        self, now: float | None, make: Callable[..., Iterable[events.Event]], *arguments: object
+    ) -> None:
+        """Hands out the events that `make(*arguments)` makes, perhaps later, on another thread.
+
+        Args:
+            now: seconds; None: the sink looks at its clock.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Makes and hands out what waits."""
         ...
 
     def take_spent(self) -> float:
@@ -43,22 +67,32 @@ class SchedulingEvents:
         kv_cache_manager: owns the blocks that events describe.
 
     Attributes:
-        is_recording: whether there were subscribers at the last step.
+        version: of the sink, at the last step.
+        ended: the ids of requests that have ended since then.
+        catching_up: the ids of requests that were told to be in another state than "decode".
+        stat_due: when the next `stat` is, in seconds.
     """
 
     def __init__(self, sink: EventSink, kv_cache_manager: KVCacheManager) -> None:
         self._sink = sink
-        self.is_recording = False
+        self.version = 0  # before anyone has listened
         self._manager = kv_cache_manager
+        self._log = kv_cache_manager.block_pool.log
         self._last_blocked: tuple[str, str] | None = None
         self._states: dict[str, events.RequestState] = {}  # as told; they begin with "waiting"
-        # What `stat` counts, since then.
+        self.catching_up: set[str] = set()
+        self.ended: list[str] = []
         self._stat_since: float | None = None
-        self._num_prompt_positions = self._num_output_tokens = 0
-        self._num_admitted_tokens = self._num_found_tokens = 0
-        self._first_token_seconds: list[float] = []
-        self._gaps: list[float] = []  # seconds between tokens
-        self._token_times: dict[str, float] = {}  # of the last token of each request
+        self.stat_due = 0.0
+        self._records_blocks = False
+        # Whether the rows of the log tell how many slots of used blocks hold no token.
+        self._is_counted = False
+
+    @cached_property
+    def _steps(self) -> "StepEvents":
+        from pellucid.scheduling.step_events import StepEvents  # few engines are watched
+
+        return StepEvents(self._manager.block_size)
 
     def snapshot(
         self, requests: Iterable[Request], as_of_seq: int, with_tokens: bool = False
@@ -66,14 +100,14 @@ class SchedulingEvents:
         """All requests and blocks now. If steps are watched, later events report every change of a block."""
         pool = self._manager.block_pool
         self._record(self._sink.wants(events.Level.STEP))
-        self.is_recording = True
         blocked, reason = self._last_blocked or (None, None)
+        used, cached, free = self._block_counts()
         return events.Snapshot(
             as_of_seq=as_of_seq,
             requests=tuple(
                 events.SnapshotRequest(
                     req=request.request_id,
-                    state=self._states.setdefault(request.request_id, _state(request)),
+                    state=self._known_state(request),
                     prompt_tok=request.num_prompt_tokens,
                     out_tok=request.num_output_tokens,
                     computed_tok=request.num_computed_tokens,
@@ -95,106 +129,124 @@ class SchedulingEvents:
                 (block.block_id, block.ref_count, _short_hash(block))
                 for block in pool.blocks_in_use()
             ),
-            **self._block_counts(),
+            used=used,
+            cached=cached,
+            free=free,
         )
 
-    def stat(
+    def step(
         self,
         output: SchedulerOutput,
-        num_output_tokens: int,
+        taken: Mapping[str, Taken],
+        left_out: Collection[str],
         now: float,
-        running: int,
-        waiting: int,
     ) -> None:
-        """Records the results of a step. Emits `stat` twice a second, and when no request is left.
+        """Keeps what a step has changed, for the events `kv` and `stat`.
 
         Args:
-            num_output_tokens: output tokens of the step.
-            now: seconds.
-            running, waiting: requests.
+            taken: by request id, the tokens that the step has given it.
+            left_out: the ids of its requests that ended before its results were recorded.
+            now: when they were sampled, seconds.
         """
         if self._stat_since is None:  # the first subscriber came within the step
             return
-        for scheduled in output.scheduled:
-            if scheduled.start >= scheduled.num_prompt_tokens:
-                continue
-            first = scheduled.start + scheduled.num_recomputed_tokens
-            end = min(scheduled.end, scheduled.num_prompt_tokens)
-            self._num_prompt_positions += max(0, end - first)
-        self._num_output_tokens += num_output_tokens
-        seconds = now - self._stat_since
-        if seconds <= 0 or (seconds < STAT_SECONDS and running + waiting):
+        ended: Sequence[str] = ()
+        if self.ended:
+            ended, self.ended = self.ended, []
+        if not self._records_blocks:
+            self._sink.emit_made(now, self._steps.count, output, taken, ended, now)
             return
-        admitted = self._num_admitted_tokens
-        self._sink.emit(
-            events.Stat(
-                running=running,
-                waiting=waiting,
-                in_tok_s=self._num_prompt_positions / seconds,
-                out_tok_s=self._num_output_tokens / seconds,
-                dur_us=round(seconds * 1e6),
-                hit_frac=self._num_found_tokens / admitted if admitted else None,
-                obs_frac=min(1.0, self._sink.take_spent() / seconds),
-                ttft_us=_percentiles(self._first_token_seconds),
-                itl_us=_percentiles(self._gaps),
-                **self._block_counts(),
-            )
-        )
+        has_changes = self._log.rows or not self._is_counted
+        changes = self._take_changes() if has_changes else None
+        self._sink.emit_made(now, self._steps.step, output, taken, ended, now, left_out, changes)
+        if self._manager.states is not None:
+            self._snapshots(self._manager.states.pool)
+
+    def stat(self, now: float, running: int, waiting: int) -> None:
+        """Emits `stat`: call it at `stat_due`, and when no request is left.
+
+        Args:
+            now: seconds.
+            running, waiting: requests.
+        """
+        if self._stat_since is None or (seconds := now - self._stat_since) <= 0:
+            return
+        counts, spent = self._block_counts(), self._sink.take_spent()
+        self._sink.emit_made(now, self._steps.stat, running, waiting, counts, seconds, spent)
+        self._sink.flush()
         self._begin_stat(now)
 
     def _begin_stat(self, now: float) -> None:
         self._stat_since = now
-        self._num_prompt_positions = self._num_output_tokens = 0
-        self._num_admitted_tokens = self._num_found_tokens = 0
-        self._first_token_seconds.clear()
-        self._gaps.clear()
+        self.stat_due = now + STAT_SECONDS
 
-    def _block_counts(self) -> dict[str, int]:
+    def _block_counts(self) -> tuple[int, int, int]:
+        """Used, cached and free blocks."""
         pool = self._manager.block_pool
-        return {
-            "used": pool.num_used_blocks,
-            "cached": pool.num_cached_blocks,
-            "free": pool.num_free_blocks - pool.num_cached_blocks,
-        }
+        num_cached = pool.num_cached_blocks
+        return pool.num_used_blocks, num_cached, pool.num_free_blocks - num_cached
 
-    def begin_step(self, now: float) -> None:
-        """Begins or ends recording, depending on whether there are subscribers. Call it if there are, or were."""
-        self._record(self._sink.wants(events.Level.STEP))
-        self.is_recording = self._sink.active
+    def begin_step(self, now: float, requests: Iterable[Request]) -> None:
+        """Begins or ends recording, depending on whether there are subscribers. Call it if others listen than at the
+        last step, or requests have ended between steps.
+
+        Args:
+            requests: that are unfinished.
+        """
+        self.version = self._sink.version
+        if self._records_blocks is not self._sink.wants(events.Level.STEP):
+            self._record(not self._records_blocks)
         if not self._sink.active:
             self._states.clear()
-            self._token_times.clear()
+            self.catching_up.clear()
+            self.ended.clear()
             self._stat_since = None
         elif self._stat_since is None:
+            for request in requests:
+                self._known_state(request)
+            self._sink.emit_made(now, self._steps.begin)
             self._sink.take_spent()
             self._begin_stat(now)
+        elif self.ended:
+            self._sink.emit_made(now, self._steps.forget, self.ended)
+            self.ended = []
 
     def _record(self, active: bool) -> None:
         """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
-        self._manager.block_pool.log.active = active
+        if active is not self._records_blocks:
+            self._is_counted = False
+        self._records_blocks = active
+        self._log.active = active
         if self._manager.states is not None:
             self._manager.states.pool.log.active = active
 
     def blocks(self) -> None:
-        """What happened to blocks, and to snapshots of recurrent states, since the last call."""
-        pool = self._manager.block_pool
-        if pool.log:
-            rows, groups = pool.log.take()
-            self._sink.emit(
-                events.BlockOps(
-                    ops=rows,
-                    waste_tok=self._manager.num_wasted_slots(),
-                    groups=groups if any(groups) else None,
-                    **self._block_counts(),
-                )
-            )
-        if self._manager.states is None:
-            return
-        snapshots = self._manager.states.pool
-        if snapshots.log:
+        """Keeps what happened to blocks, and to snapshots of recurrent states, since the last call."""
+        if self._log.rows:
+            self._sink.emit_made(None, self._steps.blocks, self._take_changes())
+        if self._manager.states is not None:
+            self._snapshots(self._manager.states.pool)
+
+    def _snapshots(self, snapshots: StatePool) -> None:
+        if snapshots.log.rows:
             ops, _ = snapshots.log.take()
             used, slots = snapshots.num_used_snapshots, snapshots.num_snapshots
             self._sink.emit(events.StateOps(ops=ops, used=used, slots=slots))
+
+    def _take_changes(self) -> "BlockChanges":
+        from pellucid.scheduling.step_events import KNOWN_OPS, BlockChanges
+
+        rows, groups = self._log.take()
+        is_known = self._is_counted and KNOWN_OPS.issuperset([op for op, *_ in rows])
+        num_wasted = None if is_known else self._manager.num_wasted_slots()
+        self._is_counted = self._manager.open_keys is None
+        return BlockChanges(rows, groups, *self._block_counts(), num_wasted)
+
+    def rewound(self, request: Request, start: int) -> None:
+        """A step has computed a request's positions from `start` on, and given back those behind a wrong draft."""
+        if self._records_blocks:
+            self._manager.log_fill(request, start)
+            self._is_counted = False
 
     def queued(
         self, request: Request, first_of_caller: Request | None, first: Request | None
@@ -224,8 +276,6 @@ class SchedulingEvents:
     def admitted(self, request: Request, num_new: int, match: PrefixMatch) -> None:
         """A request takes part in the step; `num_new` blocks were allocated for it."""
         miss = match.miss
-        self._num_admitted_tokens += request.num_tokens
-        self._num_found_tokens += match.num_tokens
         self._sink.emit(
             events.PrefixMatched(
                 req=request.request_id,
@@ -242,23 +292,21 @@ class SchedulingEvents:
             )
         )
         self._tell(request, "admitted", num_new)
+        self._sink.emit_made(None, self._steps.admitted, request.num_tokens, match.num_tokens)
 
     def forked(self, request: Request) -> None:
         """A request has forked from the sibling that computed its prompt."""
         self._tell(request, "forked")
 
-    def sampled(self, request: Request, num_tokens: int, now: float) -> None:
-        """A step has appended `num_tokens` tokens to a request."""
-        if (before := self._token_times.get(request.request_id)) is not None:
-            self._gaps.append(now - before)
-        elif request.num_output_tokens == num_tokens:
-            self._first_token_seconds.append(now - request.arrival_time)
-        self._token_times[request.request_id] = now
-
     def computed(self, request: Request) -> None:
         """A request has caught up with its tokens and got one more."""
         if self._states.get(request.request_id) != "decode":
             self._tell(request, "computed")
+
+    def first_token(self, request: Request, now: float) -> None:
+        """A request has its first token."""
+        if self._stat_since is not None:
+            self._sink.emit_made(now, self._steps.first_token, now - request.arrival_time)
 
     def preempted(self, request: Request, cause: Request) -> None:
         self._tell(request, "preempted", blocked_by=(cause.request_id,))
@@ -283,7 +331,8 @@ class SchedulingEvents:
         text = isinstance(request.stop_reason, str) and finish in ("length", "error")
         self._tell(request, str(request.stop_reason) if text else finish, finish=finish)
         del self._states[request.request_id]
-        self._token_times.pop(request.request_id, None)
+        self.catching_up.discard(request.request_id)
+        self.ended.append(request.request_id)
 
     def _tell(
         self,
@@ -294,7 +343,8 @@ class SchedulingEvents:
         finish: Finish | None = None,
     ) -> None:
         before = self._states.get(request.request_id, "waiting")
-        self._states[request.request_id] = after = _state(request)
+        after = self._note_state(request)
+        self._is_counted = False  # whatever has changed its state
         self._sink.emit(
             events.RequestStateChanged(
                 req=request.request_id,
@@ -308,6 +358,18 @@ class SchedulingEvents:
             )
         )
 
+    def _note_state(self, request: Request) -> events.RequestState:
+        self._states[request.request_id] = state = _state(request)
+        if state == "decode":
+            self.catching_up.discard(request.request_id)
+        else:
+            self.catching_up.add(request.request_id)
+        return state
+
+    def _known_state(self, request: Request) -> events.RequestState:
+        """The state that subscribers know; of those who have come since it began, the present one."""
+        return self._states.get(request.request_id) or self._note_state(request)
+
 
 def sampling_summary(request: Request) -> events.SamplingSummary:
     params = request.params
@@ -319,15 +381,6 @@ def sampling_summary(request: Request) -> events.SamplingSummary:
         rep=params.repetition_penalty,
         seed=request.seed,
     )
-
-
-def _percentiles(seconds: Sequence[float]) -> events.Percentiles | None:
-    """By nearest rank; None: there are no times."""
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    ranks = (-(-len(ordered) * percent // 100) - 1 for percent in (50, 95, 99))
-    return events.Percentiles(*(max(0, round(ordered[rank] * 1e6)) for rank in ranks))
 
 
 def _state(request: Request) -> events.RequestState:

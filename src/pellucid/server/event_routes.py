@@ -1,12 +1,23 @@
 """/v1/events: the engine's events as server-sent events. /v1/snapshot: the state that they continue."""
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from pellucid.async_engine import AsyncLLMEngine
 from pellucid.observing.event_feed import FeedReader
-from pellucid.observing.events import Event, EventRecord, Gap, Hello, Level, Load, Snapshot, Stat
+from pellucid.observing.events import (
+    Event,
+    EventRecord,
+    Gap,
+    Hello,
+    Level,
+    Load,
+    Snapshot,
+    Stat,
+    encode_batch,
+)
 from pellucid.server.api_keys import Role
 from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply, Reply, json_reply
@@ -19,6 +30,13 @@ EARLIEST = -1  # before the number of any event
 OPEN_EVENTS = (Hello, Load, Stat, Gap)  # about no request: every caller may get them
 
 
+class _Wish(NamedTuple):
+    """What a reader asked for: events of these names, or all if there are none; a frame for each, or for many."""
+
+    names: frozenset[str]
+    in_batches: bool
+
+
 class EventRoutes(Handlers):
     """The handlers of the routes."""
 
@@ -27,8 +45,8 @@ class EventRoutes(Handlers):
 
         A new reader gets a snapshot first, and so does one that has missed events; with `history=true` it gets the
         events that are still kept, and then the snapshot. `level` is stat, step, text or token. `ev` names the events
-        to send, and `req` the requests whose tokens to send, separated by commas. A caller without the role admin gets
-        only events of its own requests.
+        to send, and `req` the requests whose tokens to send, separated by commas. With `batch=true` one frame has all
+        events that came within 50 ms. A caller without the role admin gets only events of its own requests.
         """
         self._check_visible(call)
         level = _level(call)
@@ -36,9 +54,7 @@ class EventRoutes(Handlers):
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise refused("Last-Event-ID: must be the id of an event", "Last-Event-ID")
         self._check_level(level)
-        history = call.query.get("history", "false")
-        if history not in ("true", "false"):
-            raise refused(f"history={history[:64]!r}: must be true or false", "history")
+        has_history, in_batches = _flag(call, "history"), _flag(call, "batch")
         wanted = frozenset(filter(None, call.query.get("ev", "").split(",")))
         if unknown := sorted(wanted - EVENT_NAMES):
             raise refused(
@@ -47,13 +63,14 @@ class EventRoutes(Handlers):
         watched = frozenset(map(_watched_name, filter(None, call.query.get("req", "").split(","))))
         admission = self.service.admission
         call.resources.enter_context(admission.hold(admission.readers, call.caller))
-        begins_early = after is None and history == "true"
+        begins_early = after is None and has_history
         first = EARLIEST if begins_early else None if after is None else int(after)
         reader = self.service.feed.read(level, first, watched or None)
         call.resources.callback(reader.close)
+        wish = _Wish(wanted, in_batches)
         if begins_early:
-            return GeneratedReply(self._frames_with_history(call, reader, wanted))
-        return GeneratedReply(self._frames(call, reader, wanted, begins=after is None))
+            return GeneratedReply(self._frames_with_history(call, reader, wish))
+        return GeneratedReply(self._frames(call, reader, wish, begins=after is None))
 
     async def snapshot(self, call: Call) -> Reply:
         """All requests and blocks after the current step; at level token with the tokens so far."""
@@ -62,44 +79,46 @@ class EventRoutes(Handlers):
         return json_reply(snapshot.fields_as_dict())
 
     async def _frames_with_history(
-        self, call: Call, reader: FeedReader, wanted: frozenset[str]
+        self, call: Call, reader: FeedReader, wish: _Wish
     ) -> AsyncGenerator[bytes, None]:
         """`hello`, the events that are kept, and a snapshot, which events after it lead on from."""
         if (hello := self.engine.events.hello) is not None:
             yield b"event: hello\ndata: %b\n\n" % hello.encode()
         while records := reader.take():
             kept = [record for record in records if not isinstance(record.event, Gap)]
-            if frames := self._shown(call, kept, wanted):
+            if frames := self._shown(call, kept, wish):
                 yield frames
-        async for frames in self._frames(call, reader, wanted, begins=True):
+        async for frames in self._frames(call, reader, wish, begins=True):
             yield frames
 
     async def _frames(
-        self, call: Call, reader: FeedReader, wanted: frozenset[str], begins: bool
+        self, call: Call, reader: FeedReader, wish: _Wish, begins: bool
     ) -> AsyncGenerator[bytes, None]:
         if begins:
             yield await self._snapshot_frame(call, reader.interest.level)
         async for records in reader.batches():
-            if frames := self._shown(call, records, wanted):
+            if frames := self._shown(call, records, wish):
                 yield frames
             if isinstance(records[0].event, Gap):
                 yield await self._snapshot_frame(call, reader.interest.level)
 
-    def _shown(self, call: Call, records: Sequence[EventRecord], wanted: frozenset[str]) -> bytes:
+    def _shown(self, call: Call, records: Sequence[EventRecord], wish: _Wish) -> bytes:
         """The events that the caller may hear and wants. Those of a batch are sent together: a reader at level token
         gets thousands a second."""
-        sees_all = call.caller.role is Role.ADMIN
-        visibility = self.service.visibility
-        return b"".join(
-            _frame(
-                record
-                if sees_all
-                else replace(record, event=visibility.shown(record.event, call.caller))
-            )
-            for record in records
-            if (not wanted or record.event.ev in wanted)
-            and (sees_all or self._may_hear(call, record.event))
-        )
+        if wish.names:
+            records = [record for record in records if record.event.ev in wish.names]
+        if call.caller.role is not Role.ADMIN:
+            shown = self.service.visibility.shown
+            records = [
+                replace(record, event=shown(record.event, call.caller))
+                for record in records
+                if self._may_hear(call, record.event)
+            ]
+        if not wish.in_batches:
+            return b"".join(map(_frame, records))
+        if not records:
+            return b""
+        return b"id: %d\nevent: batch\ndata: %b\n\n" % (records[-1].seq, encode_batch(records))
 
     async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
         snapshot = await self._snapshot(call, level)
@@ -146,6 +165,13 @@ def _level(call: Call) -> Level:
     if name not in LEVELS:
         raise refused(f"level={name[:64]!r}: must be one of {', '.join(LEVELS)}", "level")
     return LEVELS[name]
+
+
+def _flag(call: Call, name: str) -> bool:
+    value = call.query.get(name, "false")
+    if value not in ("true", "false"):
+        raise refused(f"{name}={value[:64]!r}: must be true or false", name)
+    return value == "true"
 
 
 def _watched_name(name: str) -> str:

@@ -245,7 +245,6 @@ declare global {
   /** A server-sent event. */
   interface EventFrame {
     id: string | null;
-    event: string;
     data: string;
   }
 

@@ -18,7 +18,7 @@ export class FrameReader {
     const frames = [];
     for (const part of parts) {
       /** @type {EventFrame} */
-      const frame = { id: null, event: "message", data: "" };
+      const frame = { id: null, data: "" };
       let hasData = false;
       for (const line of part.split("\n")) {
         const colon = line.indexOf(":");
@@ -26,7 +26,6 @@ export class FrameReader {
         const name = colon < 0 ? line : line.slice(0, colon);
         const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
         if (name === "id") frame.id = value;
-        else if (name === "event") frame.event = value;
         else if (name === "data") {
           frame.data += hasData ? "\n" + value : value;
           hasData = true;

@@ -47,9 +47,8 @@ async function follow(order, signal) {
       const headers = {};
       if (order.key) headers.authorization = `Bearer ${order.key}`;
       if (lastId) headers["last-event-id"] = lastId;
-      const query = new URLSearchParams({ level: "text" });
-      if (!lastId) query.set("history", "true");
-      const reply = await fetch(`${order.url}?${query}`, { headers, signal, cache: "no-store" });
+      const query = lastId ? "" : "&history=true";
+      const reply = await fetch(`${order.url}?level=text&batch=true${query}`, { headers, signal, cache: "no-store" });
       if (reply.status >= 400 && reply.status < 500) {
         const body = await reply.json().catch(() => null);
         tell(order, "refused", body?.error?.message ?? `status ${reply.status}`);
@@ -61,19 +60,20 @@ async function follow(order, signal) {
       const frames = new FrameReader();
       const poster = new Poster(order);
       const reader = textReader(reply.body);
-      let isOther = false; // another engine: its numbers begin anew, and its snapshot is needed
+      let isOther = false; // another engine, whose numbers begin anew
       while (!isOther) {
         const { done, value } = await reader.read();
         if (done) break;
-        for (const frame of frames.push(value)) {
-          const event = JSON.parse(frame.data);
-          if (event.ev === "hello") {
-            isOther = bootId !== "" && bootId !== event.boot_id;
-            bootId = event.boot_id;
+        for (const { id, data } of frames.push(value)) {
+          const told = JSON.parse(data); // one, or a batch
+          for (const { event = told, ...at } of [told].flat()) {
+            if (event.ev === "hello") {
+              isOther ||= event.boot_id !== (bootId || event.boot_id);
+              bootId = event.boot_id;
+            }
+            if (!isOther) poster.add({ ...event, ...at });
           }
-          if (isOther) break;
-          if (frame.id) lastId = frame.id;
-          poster.add(event);
+          if (id && !isOther) lastId = id;
         }
       }
       poster.flush();
