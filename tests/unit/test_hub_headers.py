@@ -1,5 +1,6 @@
 """Headers of models on a hub on a local port: what is fetched, and that it opens as the whole would."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from support.checkpoints import checkpoint_config, write_checkpoint
 from support.command_line import CommandLine
 from support.fake_hub import FakeHub, serve, use_hub
 from support.gguf_files import finish, write_gguf
+from support.refusals import check_refusals
 
 MODEL = "owner/tiny-model"
 
@@ -146,54 +148,33 @@ def test_what_is_in_the_cache_is_not_fetched(
     assert opened(MODEL) == opened_here(here)
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ((401, "RepoNotFound"), "no such model at .*; if it is private, set HF_TOKEN"),
-        ((403, "GatedRepo"), "its owner asks for an agreement first: accept it at"),
-    ],
-)
-def test_models_that_are_not_to_be_had(hub: FakeHub, error: tuple[int, str], message: str) -> None:
-    hub.error = error
-    with pytest.raises(ValueError, match=rf"^model='{MODEL}': .*{message}"):
+def test_what_is_refused_and_named_as_on_the_hub(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = files_of(write_checkpoint(tmp_path / "here", "llama"))
+    damaged_weights = (here["model.safetensors"][:-1], b"\xff" * 100)  # a header of 2^64 bytes
+    damaged_files = (b"", b"GGUF\3\0\0\0", b"<html>" + bytes(1 << 20))
+    caches = (tmp_path / f"cache{number}" for number in itertools.count())
+    cases: list[tuple[dict[str, bytes], tuple[int, str] | None]] = [
+        ({}, (401, "RepoNotFound")),
+        ({}, (403, "GatedRepo")),
+        *(({"tiny-Q8_0.gguf": data}, None) for data in damaged_files),
+        *((here | {"model.safetensors": data}, None) for data in damaged_weights),
+    ]
+
+    def open_it(case: tuple[dict[str, bytes], tuple[int, str] | None]) -> None:
+        hub.files, hub.error = case
+        use_hub(monkeypatch, hub.url, next(caches))
         opened(MODEL)
+
+    check_refusals("hub_headers", cases, open_it, name=lambda _: "", hidden=hub.url)
 
 
 def test_a_repository_of_several_gguf_files(hub: FakeHub) -> None:
     hub.files = {"tiny-Q4_K_M.gguf": b"GGUF", "tiny-Q8_0.gguf": b"GGUF", "config.json": b"{}"}
-    with pytest.raises(
-        ValueError, match=rf"several GGUF files: choose one of {MODEL}:Q4_K_M, {MODEL}:Q8_0"
-    ):
+    with pytest.raises(ValueError, match=rf"several GGUF files.* {MODEL}:Q4_K_M, {MODEL}:Q8_0"):
         opened(MODEL)
     assert sum(hub.num_sent.values()) == 2  # config.json
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "the file is empty"),
-        (b"GGUF\3\0\0\0", "it ends within the number of tensors"),
-        (b"<html>" + bytes(1 << 20), "it begins with b'<htm'"),
-    ],
-)
-def test_a_damaged_gguf_file_is_named_as_on_the_hub(
-    hub: FakeHub, data: bytes, message: str
-) -> None:
-    hub.files = {"tiny-Q8_0.gguf": data}
-    with pytest.raises(ValueError, match=rf"^{MODEL}/tiny-Q8_0.gguf: damaged GGUF file: {message}"):
-        opened(MODEL)
-
-
-def test_a_damaged_directory_is_named_as_on_the_hub(hub: FakeHub, tmp_path: Path) -> None:
-    hub.files = files_of(write_checkpoint(tmp_path / "here", "llama"))
-    hub.files["model.safetensors"] = hub.files["model.safetensors"][:-1]
-    with pytest.raises(
-        ValueError, match=rf"^{MODEL}/model.safetensors: damaged.*the header describes \d+ bytes"
-    ):
-        opened(MODEL)
-    hub.files["model.safetensors"] = b"\xff" * 100  # a header of 2^64 bytes
-    with pytest.raises(ValueError, match=rf"^{MODEL}/model.safetensors: damaged"):
-        opened(MODEL)
 
 
 def test_a_plan_needs_config_json_alone(
