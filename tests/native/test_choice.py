@@ -195,13 +195,3 @@ def test_a_device_without_pytorch_says_what_brings_it(monkeypatch):
         make_backend(EngineConfig(backend="torch"))
     monkeypatch.setattr("pellucid.backends.choice.GPU_DRIVERS", ("/dev/null",))
     assert make_backend(EngineConfig()).name != "torch"
-
-
-@pytest.mark.parametrize("backend", ["cpu", "numpy"])
-def test_backends_of_the_cpu_have_no_other_device(backend):
-    with pytest.raises(
-        ValueError, match=rf"device='cuda': backend='{backend}' computes on the CPU"
-    ):
-        EngineConfig(backend=backend, device="cuda")
-    with pytest.raises(ValueError, match="device='gpu': must be one of"):
-        EngineConfig(device="gpu")

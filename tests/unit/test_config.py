@@ -21,13 +21,13 @@ BAD = {
     "experts": ["disk", None, True],
     "kv_cache_dtype": ["fp8", "auto", None],
     "block_size": [0, 7, 48, 32.0, "32", True, None],
-    "max_num_seqs": [0, -1, 1.0, "64", True, None, 10**12],
-    "max_num_batched_tokens": [0, 2048.0, True, None, 10**12],
-    "max_model_len": [0, 1, 2.0, "2", True, 10**12],
-    "kv_cache_memory": [0, -1, 1e9, "1GiB", True, 10**30],
-    "num_kv_blocks": [0, 1.0, True, 10**12],
+    "max_num_seqs": [0, -1, 1.0, "64", True, None, 2**16 + 1],
+    "max_num_batched_tokens": [0, 2048.0, True, None, 2**20 + 1],
+    "max_model_len": [0, 1, 2.0, "2", True, 2**30 + 1],
+    "kv_cache_memory": [0, -1, 1e9, "1GiB", True, 2**60 + 1],
+    "num_kv_blocks": [0, 1.0, True, 2**31 + 1],
     "memory_utilization": [0, -0.5, 1.01, "0.9", True, None, float("nan")],
-    "num_threads": [0, 1.5, True, 10**12],
+    "num_threads": [0, 1.5, True, 2**16 + 1],
     "prefix_store": [
         "",
         7,
@@ -39,8 +39,8 @@ BAD = {
         "redis://here:1/first",
     ],
     "prefix_store_key": ["", 7, b"there"],
-    "prefix_cache_bytes": [0, None, True, 10**30],
-    "swap_space": [-1, 0.5, "1", None, True, 10**30],
+    "prefix_cache_bytes": [0, None, True, 2**60 + 1],
+    "swap_space": [-1, 0.5, "1", None, True, 2**60 + 1],
     "quantize_activations": ["false", 0, None],
     "enable_prefix_caching": ["true", 1, None],
     "use_kv_cache": ["false", 0, None],
@@ -52,7 +52,7 @@ BAD = {
     "num_draft_tokens": [0, 33, 1.5, None, True],
     "stages": ["", 7],
     "stages_key": ["", 7, b"there"],
-    "tensor_parallel_size": [0, 2.0, "2", True, None, 10**12],
+    "tensor_parallel_size": [0, 2.0, "2", True, None, 2**10 + 1],
 }
 
 
@@ -111,6 +111,8 @@ REFUSED: list[dict[str, Any]] = [
     RANKS | {"draft_model": "x"},
     RANKS | KEYS | {"stages": "a:1"},
     {"block_size": 16, "kv_cache_dtype": "int4"},
+    {"backend": "cpu", "device": "cuda"},
+    {"backend": "numpy", "device": "cuda"},
 ]
 
 

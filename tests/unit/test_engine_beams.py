@@ -19,6 +19,7 @@ from pellucid.scheduling.offload import BrokenPlanError
 from pellucid.scheduling.prefix_index import PrefixMatch
 from support.beam_search_reference import Logprobs, reference_beam_search
 from support.fake_model import EOS, FakeKVCache, FakeTokenizer, fake_engine, fake_logits
+from support.refusals import check_refusals
 
 PROMPT = "once upon a time there was a king"
 PARAMS = BeamSearchParams(beam_width=4, max_tokens=12)
@@ -256,24 +257,15 @@ def test_llm_beam_search(llm: LLM) -> None:
 
 
 def test_what_makes_no_sense_is_refused(llm: LLM) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"sampling_params: BeamSearchParams given; generate.* take Sampling",
-    ):
-        llm.stream("a cat", PARAMS)
-    with pytest.raises(
-        ValueError,
-        match=r"sampling_params: BeamSearchParams given; generate.* take Sampling",
-    ):
-        llm.generate("a cat", PARAMS)
-    with pytest.raises(
-        ValueError, match="params: SamplingParams given; beam_search\\(\\) takes Beam"
-    ):
-        llm.beam_search("a cat", SamplingParams())
-    with pytest.raises(ValueError, match="params: 1 given for 2 prompts"):
-        llm.beam_search(["a cat", "a dog"], [PARAMS])
-    with pytest.raises(ValueError, match="stop_token_ids: token id 32 is out of range"):
-        llm.beam_search("a cat", dataclasses.replace(PARAMS, stop_token_ids=[32]))
+    out_of_range = dataclasses.replace(PARAMS, stop_token_ids=[32])
+    calls: list[Callable[[], object]] = [
+        lambda: llm.stream("a cat", PARAMS),
+        lambda: llm.generate("a cat", PARAMS),
+        lambda: llm.beam_search("a cat", SamplingParams()),
+        lambda: llm.beam_search(["a cat", "a dog"], [PARAMS]),
+        lambda: llm.beam_search("a cat", out_of_range),
+    ]
+    check_refusals("beams", calls, lambda call: call(), name=lambda _: "")
     assert not llm.engine.has_unfinished_requests
 
 

@@ -5,7 +5,6 @@ from functools import reduce
 
 import pytest
 
-from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.text.reasoning_tokens import ReasoningTokens, ThinkingBudget
 from pellucid.text.responses.reasoning_marks import ReasoningMarks
 
@@ -114,9 +113,3 @@ def test_an_end_need_not_be_ascii() -> None:
 def test_of_several_ends_the_one_of_the_fewest_tokens_is_forced() -> None:
     marks = ReasoningMarks(("<think>",), ("</a>a", "</think>"), begins_open=True)
     assert forced(budget(0, marks)) == b"</think>"
-
-
-def test_the_parameter_is_checked() -> None:
-    assert SamplingParams(thinking_token_budget=0).thinking_token_budget == 0
-    with pytest.raises(ValueError, match="thinking_token_budget=-1: must be"):
-        SamplingParams(thinking_token_budget=-1)
