@@ -149,17 +149,25 @@ def test_text_outside_the_locale_is_escaped_not_fatal() -> None:
     assert b"\\xe9 \\U0001f98a" in done.stdout
 
 
+LISTENING = ("--listen", "127.0.0.1:0", "--stages-key", "KEY")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (("run", "/no/such/model", PROMPT), "/no/such/model"),
+        (("stage", "/no/such/model", *LISTENING), "/no/such/model"),
+        (("stage", "--num-threads", "4096", *LISTENING), "num_threads=4096"),
         (("run", PROMPT * 2000), "2048"),
         (("chat", "--max-model-len", "4096"), "max_model_len=4096"),
     ],
 )
 def test_errors_are_one_line(
-    arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (key := tmp_path / "key").write_text("secret " * 8)
+    key.chmod(0o600)
+    arguments = tuple(str(key) if each == "KEY" else each for each in arguments)
     assert main([*arguments]) == 2
     out, err = capsys.readouterr()
     *_, line = err.splitlines()

@@ -33,8 +33,8 @@ SETTINGS = {
 
 @pytest.mark.parametrize("how", ["alone", "ranks", "stage"])
 def test_what_is_planned_is_taken(how: str, tmp_path: Path) -> None:
-    """With a full batch, a full cache and as many rows of logits as a step may have. What modules take that loading
-    imports, 7 MB, is not planned."""
+    """With a full batch, a full cache and as many rows of logits as a step may have. What modules take is not planned:
+    a stage imports most of them before its engine comes, the others take some megabytes."""
     if how == "ranks" and not HAS_MPI:
         pytest.skip("needs mpirun")
     model = write_checkpoint(tmp_path / "model", "llama", dtype="bfloat16", config_overrides=SHAPE)

@@ -9,9 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from pellucid import __version__
+from pellucid.backends.choice import make_backend
 from pellucid.execution.secret_file import read_secret
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.stage_address import StageAddress
+from pellucid.loading.hub import find_model
+from pellucid.loading.open_model import open_stored_model
 from pellucid.stages.link import BEAT_SECONDS
 from pellucid.stages.messages import Alive, Failed, Hello, ToStage, decode_to_stage, encode
 from pellucid.stages.part_host import OwnSettings, PartHost
@@ -104,9 +107,13 @@ def open_stage(
     """A stage that listens. Arguments are those of `StageServer` and of `EngineConfig`.
 
     Raises:
-        ValueError: the key cannot be read, a setting cannot be used, or the address is taken or of no machine here.
+        ValueError: the key cannot be read, a setting cannot be used, there is no such model, or the address is taken or
+            of no machine here.
     """
-    EngineConfig(model=model, revision=revision, num_threads=num_threads)  # checks them
+    config = EngineConfig(model=model, revision=revision, num_threads=num_threads)
+    # What is missing is said before an engine comes; and what is imported for it is no part of its memory.
+    open_stored_model(find_model(model, revision).path)
+    make_backend(config)
     key = read_secret("stages_key", key_file)
     try:
         return StageServer(address, key, OwnSettings(model, revision, num_threads))
