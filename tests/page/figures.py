@@ -487,7 +487,7 @@ class Moment:
         answers: dict[str, list[int]] = {}
         for step in self.comparison:
             if step["ev"] == "cmp" and step["arm"] == arm:
-                for name, token_ids, _ in step["new"]:
+                for name, token_ids, *_ in step["new"]:
                     answers.setdefault(name.removeprefix(arm), []).extend(token_ids)
         return answers
 

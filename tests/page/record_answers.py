@@ -97,6 +97,7 @@ def answers(
     table = plan(name, engine, shapes)
     looks = dict(looks_at(engine, trace))
     runs = recorded_runs(engine, asked)
+    looks |= looks_of_runs(engine, runs)
     cpus = len(os.sched_getaffinity(0))
     return {
         "model": name,
@@ -153,8 +154,36 @@ def looks_at(engine: LLMEngine, trace: Path) -> Iterator[tuple[str, Any]]:
         yield req, looks_of(engine, prompts[req], outputs[req])
 
 
-def looks_of(engine: LLMEngine, prompt: list[int], output: list[int]) -> dict[str, Any]:
-    """See `RecordedLooks` in types.d.ts."""
+def looks_of_runs(engine: LLMEngine, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the new tokens of comparisons read that Compare shows token by token: the mean of all layers and heads."""
+    looks = {}
+    for begin, arm, output in compared_texts(runs):
+        if arm["req"] is not None:
+            looks[arm["req"]] = looks_of(engine, begin["prompt_ids"], output, has_parts=False)
+    return looks
+
+
+def compared_texts(
+    runs: list[dict[str, Any]],
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], list[int]]]:
+    """Of each arm that wrote a single text: the event that begins its comparison, the arm, and the text's token ids."""
+    for run in runs:
+        events = [event for _, event in run["events"]]
+        begin = events[0]
+        if begin["ev"] == "cmp.begin" and begin["kind"] in ("cache", "kv_dtype"):
+            for arm in begin["arms"]:
+                steps = [each for each in events if each.get("arm") == arm["arm"] and "new" in each]
+                yield begin, arm, [token for step in steps for token in step["new"][0][1]]
+
+
+def looks_of(
+    engine: LLMEngine, prompt: list[int], output: list[int], has_parts: bool = True
+) -> dict[str, Any]:
+    """See `RecordedLooks` in types.d.ts.
+
+    Args:
+        has_parts: with those of each layer and of each head.
+    """
     prepared = engine.prepare(prompt, SamplingParams())
     views: dict[str, list[list[int]]] = {}
     errors, seconds = [], []
@@ -165,6 +194,8 @@ def looks_of(engine: LLMEngine, prompt: list[int], output: list[int]) -> dict[st
         errors += [error for _, error in looked]
         seconds.append(seen.cost.seconds)
         views.setdefault("", []).append(_row(weights.mean(axis=(0, 1))))
+        if not has_parts:
+            continue
         for layer, of_layer in enumerate(weights.mean(axis=1)):
             views.setdefault(f"layer={layer}", []).append(_row(of_layer))
         for head, of_head in enumerate(weights.mean(axis=0)):
@@ -188,17 +219,19 @@ def _row(weights: np.ndarray) -> list[int]:
     return [int(shares[0]), *(number for pair in pairs for number in pair)]
 
 
-def texts_of(engine: LLMEngine, runs: list[dict[str, Any]], trace: Path) -> dict[int, str]:
-    """Of the tokens that drafts and prompts name by their numbers."""
+def texts_of(engine: LLMEngine, runs: list[dict[str, Any]], trace: Path) -> dict[str, str]:
+    """Of the tokens that drafts, prompts and compared texts name by their numbers."""
     rounds = (
         round_ for run in runs for _, event in run["events"] for round_ in event.get("rounds") or ()
     )
     ids = {token for draft, _, chosen in rounds for token in (*draft, chosen) if token is not None}
+    for begin, _, output in compared_texts(runs):
+        ids.update(begin["prompt_ids"], output)
     for event in read_recording(trace):
         ids.update(event.get("prompt_ids") or (), event.get("diff_ids") or ())
         if event["ev"] == "draft":
             ids.update(event["draft"], [event["chosen"]] if event.get("chosen") is not None else ())
-    return {token: engine.tokenizer.token_text(token) for token in sorted(ids)}
+    return {str(token): engine.tokenizer.token_text(token) for token in sorted(ids)}
 
 
 def plan(name: str, engine: LLMEngine, shapes: dict[str, ModelConfig]) -> dict[str, Any]:
@@ -228,9 +261,12 @@ def main() -> None:
         recorded = json.loads(gzip.decompress(ANSWERS.read_bytes()))
         asked = [(path, body) for path, body in ASKED if kind_of(body) in wanted]
         kept = [run for run in recorded["runs"] if kind_of(run["body"]) not in wanted]
+        for _, arm, _ in compared_texts([run for run in recorded["runs"] if run not in kept]):
+            recorded["looks"].pop(arm["req"], None)
         made = kept + recorded_runs(engine, asked)
         order = [body for _, body in ASKED]
         recorded["runs"] = sorted(made, key=lambda run: order.index(run["body"]))
+        recorded["looks"] |= looks_of_runs(engine, made)
         recorded["texts"] |= texts_of(engine, made, WEB_FOLDER / DEMO_TRACE)
     else:
         recorded = answers("pellucid-5m", engine, WEB_FOLDER / DEMO_TRACE, ASKED, dict(SHAPES))

@@ -45,6 +45,32 @@ def test_with_and_without_the_cache(page: Any) -> None:
     ]
 
 
+def test_each_way_shows_its_text_what_the_newest_token_read_and_the_blocks(page: Any) -> None:
+    run_it(page)
+    prompt = page.evaluate("pellucid.views.compare.latest.promptTok")
+    for way in page.locator(".written").all():
+        way.locator(".arcs path").first.wait_for()
+        assert way.locator(".t").count() == prompt + 12
+        assert way.locator(".t.prompt").count() == prompt
+    page.keyboard.press(",")
+    page.locator("output", has_text="token 11 of 12").wait_for()
+    path = (
+        f"/0/{prompt + 11 - 2}"  # the position whose query chose the token that is the newest now
+    )
+    with page.expect_response(lambda reply: "/v1/attn/" in reply.url and path in reply.url) as kept:
+        page.keyboard.press(",")
+        page.keyboard.press(".")
+    reads = {pos: weight for pos, _, _, weight in kept.value.json()["top"]}
+    most = max(reads, key=reads.get)
+    for way in page.locator(".written").all():
+        way.locator(f".t.read[data-pos='{most}']").wait_for()
+        way.locator(f".t.chosen[data-pos='{prompt + 10}']").wait_for()
+        assert way.locator(".t").count() == prompt + 11
+        way.locator("p", has_text="it read").wait_for()
+    page.locator(f".written .t[data-pos='{prompt + 3}']").first.click()
+    page.locator("output", has_text="token 4 of 12").wait_for()
+
+
 def test_the_table_has_what_the_curves_show(page: Any) -> None:
     run_it(page)
     page.keyboard.press("t")

@@ -60,6 +60,28 @@ def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:
     assert sum(event["step_us"] for event in own) == cached["runs_us"][0]
 
 
+@pytest.mark.parametrize("kind", ["cache", "kv_dtype"])
+def test_the_answers_in_the_engines_format_can_be_looked_into(
+    server: RunningServer, kind: str
+) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    begin, *events = server.post("/v1/compare", {**asked, "kind": kind, "runs": 1}).events
+    names = {arm["arm"]: arm["req"] for arm in begin["arms"]}
+    if kind == "kv_dtype":
+        assert names.pop("int8") is names.pop("int4") is None
+    usual = server.post("/v1/completions", {**asked, "model": "tested"}).json["id"]
+    position = len(begin["prompt_ids"]) + 2
+    expected = server.get(f"/v1/attn/{usual}/{position}").json
+    for arm, name in names.items():
+        looked = server.get(f"/v1/attn/{name}/{position}").json
+        assert (looked["top"], looked["sink"]) == (expected["top"], expected["sink"])
+        new = [event["new"][0] for event in events if event["ev"] == "cmp" and event["arm"] == arm]
+        _, [token_id], _, [probability] = new[2]
+        logits = server.get(f"/v1/logits/{name}/{position}?top=1").json
+        assert logits["id"] == logits["drawn"] == token_id
+        assert probability == round(logits["stages"][0]["cand"][0][3], 3)
+
+
 def test_an_arm_adds_up_its_steps_without_the_time_between_them() -> None:
     totals = compare_routes.ArmTotals()
     batch = (("a", 3, 9), ("b", 1, 4))
@@ -110,7 +132,7 @@ def test_formats_say_what_they_make_of_the_text(
     token_ids = list(server.engine.tokenizer.encode(PROMPT))
     for event in events:
         if event["ev"] == "cmp" and event["arm"] == "bf16":
-            token_ids += [token_id for _, new, _ in event["new"] for token_id in new]
+            token_ids += [token_id for _, new, *_ in event["new"] for token_id in new]
     for name, arm in end["arms"].items():
         expected = measure_divergence(server.engine.model, [token_ids], name, "f32")
         assert (arm["kl_nats"], arm["same_top"]) == (expected.nats, expected.same_top)

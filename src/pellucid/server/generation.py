@@ -154,7 +154,7 @@ class GenerationService:
             except ValueError as error:
                 raise rule_refused(error, request.rule_field) from None
         call.held_body.release()
-        salt = _cache_salt(call.caller, request.cache_salt)
+        salt = cache_salt_of(call.caller, request.cache_salt)
         self.records.add(
             CallRecord(
                 generation.id,
@@ -378,7 +378,7 @@ def whole_delta(request_id: str, completion: CompletionOutput) -> CompletionDelt
     )
 
 
-def _cache_salt(caller: Caller, salt: str | None) -> str | None:
+def cache_salt_of(caller: Caller, salt: str | None) -> str | None:
     """The salt with which only callers of one name share cached prompts, where there are keys: the time to the
     first token would otherwise reveal the prompts of other callers."""
     if caller is ANYONE:

@@ -524,6 +524,8 @@ declare global {
     /** From 0, for its hue. */
     number: number;
     useKvCache: boolean;
+    /** Its first request, for what tokens read; "": the engine does not know. */
+    req: string;
     /** Output tokens after each step. */
     tokens: number[];
     /** Tokens passed so far. */
@@ -537,6 +539,10 @@ declare global {
     heldBytes: number[];
     /** What each step added to the first request's text. */
     texts: string[];
+    /** Of each of its output tokens; several requests are mixed. */
+    ids: number[];
+    /** Their probabilities by the model. */
+    odds: number[];
     /** The time of each run; all else is of the first one. */
     runsUs: number[];
   }
@@ -546,6 +552,7 @@ declare global {
     arms: Arm[];
     /** Requests of each arm. */
     requests: number;
+    promptIds: number[];
     promptTok: number;
     /** Of each answer. */
     maxTokens: number;

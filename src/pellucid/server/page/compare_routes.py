@@ -1,8 +1,10 @@
 """/v1/compare: the same work in several arms, really run on engines over the same weights."""
 
 import asyncio
+import math
 import secrets
 import time
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -12,13 +14,17 @@ from pellucid.async_engine import SideEngine
 from pellucid.facts import formulas
 from pellucid.facts.kv_groups import block_needs
 from pellucid.inputs.config import fitting_block_size
+from pellucid.inputs.prompts import EncodedPrompt
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import BlockOps, DraftRound, DraftStep, EventRecord, Level, Step
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import CompletionDelta, RequestOutput
+from pellucid.server.completion_id import CompletionId
 from pellucid.server.endpoint import Call, GeneratedReply
 from pellucid.server.errors import overloaded, refused
+from pellucid.server.generation import cache_salt_of
 from pellucid.server.page.fields import COMPARE_FIELDS, MAX_PROMPT_TOKENS, CompareBody
 from pellucid.server.page.frames import event_frames
+from pellucid.server.request_records import CallRecord, PromptRecord
 from pellucid.server.serving import OneEngineHandlers
 
 MAX_SECONDS = 120.0
@@ -26,6 +32,7 @@ MAX_SECONDS_BEFORE_REPEATING = 20.0
 # With all formats of the KV cache side by side, in memory that no plan counts.
 MAX_READ_TOKENS = 512
 SEED_BITS = 48
+DIGITS = 3  # of probabilities, behind the point
 REFERENCE_FORMAT = "f32"  # of the KV cache: it rounds nothing
 
 
@@ -131,13 +138,16 @@ class CompareRoutes(OneEngineHandlers):
         if self._running.locked():
             raise overloaded("another comparison is running", 5)
         about = {"run": secrets.token_hex(4)}
-        events = self._run(body, prompt.token_ids)
+        events = self._run(call, body, prompt)
         return GeneratedReply(event_frames(about, "cmp.failed", events, self._running))
 
     async def _run(
-        self, body: CompareBody, prompt_token_ids: Sequence[int]
+        self, call: Call, body: CompareBody, prompt: EncodedPrompt
     ) -> AsyncGenerator[dict[str, Any], None]:
-        arms = arms_of(body, self.engine.config.kv_cache_dtype)
+        prompt_token_ids = prompt.token_ids
+        own_format = self.engine.config.kv_cache_dtype
+        arms = arms_of(body, own_format)
+        seen = [arm for arm in arms if arm.kv_cache_dtype in (None, own_format)]
         num_requests = body.batch if body.kind == "batch" else 1
         yield {
             "ev": "cmp.begin",
@@ -148,6 +158,9 @@ class CompareRoutes(OneEngineHandlers):
                     "use_kv_cache": arm.use_kv_cache,
                     "kv_cache_dtype": arm.kv_cache_dtype,
                     "seats": arm.num_seats,
+                    "req": str(CompletionId(call.request_id, seen.index(arm), 0))
+                    if arm in seen
+                    else None,
                 }
                 for arm in arms
             ],
@@ -174,6 +187,8 @@ class CompareRoutes(OneEngineHandlers):
                 if number == 0 or all(map(_is_whole, answers)):
                     runs[arm.name].append(totals)
                     yield {"ev": "cmp.run", "arm": arm.name, "t_us": totals.t_us}
+            if number == 0:
+                self._remember(call, prompt, [outputs[arm.name][0] for arm in seen], body)
         summaries = {arm.name: _summary(arm, runs[arm.name], outputs[arm.name]) for arm in arms}
         first, *others = outputs.values()
         for arm, answers in zip(arms[1:], others, strict=True):
@@ -183,6 +198,29 @@ class CompareRoutes(OneEngineHandlers):
             for name, moved in (await self._divergence(token_ids, arms, deadline)).items():
                 summaries[name] |= moved
         yield {"ev": "cmp.end", "arms": summaries, **_agreement([first, *others])}
+
+    def _remember(
+        self,
+        call: Call,
+        prompt: EncodedPrompt,
+        outputs: Sequence[RequestOutput],
+        body: CompareBody,
+    ) -> None:
+        """The first answer of each arm in the engine's own format can be inspected, as answers of any call can."""
+        prompts = [
+            PromptRecord(
+                array("I", prompt.token_ids),
+                prompt.is_chat,
+                prompt.end_token_ids,
+                output.seed,
+                [array("I", output.outputs[0].token_ids)],
+            )
+            for output in outputs
+        ]
+        salt, params = cache_salt_of(call.caller, None), _params(body, outputs[0].seed)
+        self.service.records.add(
+            CallRecord(call.request_id, call.caller, call.path, prompts, params, salt, {})
+        )
 
     async def _divergence(
         self, token_ids: Sequence[int], arms: Sequence[Arm], deadline: float
@@ -244,14 +282,8 @@ class CompareRoutes(OneEngineHandlers):
             await self._warm_up(engine)
             engine.subscribe(lambda record: totals.take(record, block_bytes), Level.STEP)
             for number in range(num_requests):
-                params = SamplingParams(
-                    temperature=body.temperature,
-                    seed=seed + number,
-                    max_tokens=body.max_tokens,
-                    ignore_eos=body.ignore_eos,
-                    logprobs=0,
-                )
                 name = f"{arm.name}-{number}"
+                params = _params(body, seed + number)
                 outputs.append(await engine.add_request(prompt_token_ids, params, name))
             while engine.has_unfinished_requests and time.monotonic() < deadline:
                 num_rounds = len(totals.rounds)
@@ -271,7 +303,10 @@ class CompareRoutes(OneEngineHandlers):
                     "kv_step_bytes": totals.kv_step_bytes,
                     "kv_held_bytes": held,
                     "rounds": totals.rounds[num_rounds:],
-                    "new": [[each.request_id, each.token_ids, each.text] for each in deltas],
+                    "new": [
+                        [each.request_id, each.token_ids, each.text, _probabilities(each)]
+                        for each in deltas
+                    ],
                 }
         finally:
             await engine.close()
@@ -283,6 +318,25 @@ class CompareRoutes(OneEngineHandlers):
             await engine.add_request([0], params, "warm-up")
             while engine.has_unfinished_requests:
                 await engine.step()
+
+
+def _params(body: CompareBody, seed: int) -> SamplingParams:
+    """Of one request of a comparison."""
+    return SamplingParams(
+        temperature=body.temperature,
+        seed=seed,
+        max_tokens=body.max_tokens,
+        ignore_eos=body.ignore_eos,
+        logprobs=0,
+    )
+
+
+def _probabilities(delta: CompletionDelta) -> list[float]:
+    """Of each new token, by the model."""
+    return [
+        round(math.exp(at[token_id].logprob), DIGITS)
+        for token_id, at in zip(delta.token_ids, delta.logprobs or (), strict=False)
+    ]
 
 
 def _summary(

@@ -1,10 +1,12 @@
 // @ts-check
-// A comparison as its events tell it, and its arms as short code that would run, the line lit that computed the token looked at.
+// A comparison as its events tell it, and its arms as short code that would run, the line lit that computed the token looked at; what each wrote and read for it.
 
 import { lastAtMost } from "../draw/lines.js";
-import { html, signal } from "../html.js";
-import { count, digits, inBytes, inTime, several } from "../parts/numbers.js";
+import { useRead } from "../generate/token.js";
+import { html, signal, useEffect } from "../html.js";
+import { count, digits, inBytes, inTime, percent, several } from "../parts/numbers.js";
 import { Empty, Panel } from "../parts/panel.js";
+import { legible, TokenText } from "../parts/token_text.js";
 import { createStreamed } from "../state/api.js";
 import { PassedCells } from "./cells.js";
 
@@ -16,10 +18,11 @@ export function newRun(begin) {
   return {
     kind: begin.kind,
     arms: begin.arms.map((/** @type {any} */ arm, /** @type {number} */ number) => ({
-      name: arm.arm, number, useKvCache: arm.use_kv_cache, tokens: [], passed: [], flops: [], moved: [], stepUs: [], timeUs: [], heldBytes: [],
-      texts: [], runsUs: [],
+      name: arm.arm, number, useKvCache: arm.use_kv_cache, req: arm.req ?? "", tokens: [], passed: [], flops: [], moved: [], stepUs: [], timeUs: [], heldBytes: [],
+      ids: [], odds: [], texts: [], runsUs: [],
     })),
     requests: begin.requests,
+    promptIds: begin.prompt_ids,
     promptTok: begin.prompt_ids.length,
     maxTokens: begin.max_new_tok,
     end: null,
@@ -42,7 +45,10 @@ export function take(run, event) {
     arm.stepUs.push(event.step_us);
     arm.timeUs.push(event.t_us);
     arm.heldBytes.push(event.kv_held_bytes);
-    arm.texts.push(event.new[0]?.[2] ?? "");
+    const [, ids = [], text = "", odds = []] = event.new[0] ?? [];
+    arm.ids.push(...ids);
+    arm.odds.push(...odds);
+    arm.texts.push(text);
   } else if (event.ev === "cmp.run") /** @type {Arm} */ (run.arms.find((each) => each.name === event.arm)).runsUs.push(event.t_us);
   else if (event.ev === "cmp.end") run.end = event;
 }
@@ -148,7 +154,11 @@ function create(session) {
     /** @param {number} by */
     move(by) {
       const most = runs[kind.value] ? mostTokens(runs[kind.value]) : 0;
-      if (most) at.value = Math.max(1, Math.min(most, (at.value < 0 ? most : at.value) + by));
+      if (most) this.lookAt((at.value < 0 ? most : at.value) + by);
+    },
+    /** Looks at an output token, or at the closest one that there is. @param {number} token from 1 */
+    lookAt(token) {
+      at.value = Math.max(1, Math.min(mostTokens(runs[kind.value]), token));
     },
     nextKind() {
       const index = KINDS.findIndex(([name]) => name === kind.value);
@@ -212,12 +222,16 @@ const LOOPS = {
   },
 };
 
-/** @param {{state: CompareState}} props */
-export function Loops({ state }) {
+/** @param {{session: Session, state: CompareState}} props */
+export function Loops({ session, state }) {
   const loops = LOOPS[state.kind.value];
   const run = state.latest;
+  useEffect(() => {
+    if (run?.requests === 1) void session.runs.learnTexts([...run.promptIds, ...run.arms.flatMap(({ ids }) => ids)]);
+  }, [run, run?.isRunning]);
   const at = state.at.value;
   const most = run ? mostTokens(run) : 0;
+  const shared = { session, state, run, version: state.version.value }; // the run changes in place
   const slider = run && html`<div class="step-through">
     <button class="quiet" aria-label="a token back" onClick=${() => state.move(-1)}>◂</button>
     <input
@@ -237,21 +251,23 @@ export function Loops({ state }) {
     <div class=${`loops ${loops ? "" : "three"}`}>
       ${(run?.arms ?? (loops ? Object.keys(loops).map((name) => ({ name })) : [])).map((/** @type {any} */ arm) =>
         loops
-          ? html`<${Loop} key=${arm.name} ...${loops[arm.name]} arm=${arm} run=${run} at=${at} blockTok=${state.blockTok} />`
-          : html`<${Written} key=${arm.name} arm=${arm} run=${run} at=${at} title=${arm.name} blockTok=${state.blockTok} />`,
+          ? html`<${Loop} key=${arm.name} ...${shared} ...${loops[arm.name]} arm=${arm} />`
+          : html`<${Written} key=${arm.name} ...${shared} title=${arm.name} arm=${arm} />`,
       )}
     </div>
-    ${run?.requests === 1 && html`<p class="small dim">A cell each token, a group each block. Filled: in the cache when the step ended. Framed: through the model in this step.</p>`}
+    ${run?.requests === 1 && html`<p class="small dim">A cell each token, a group each block. Filled: in the cache when the step ended. Framed: through the model in this step.
+      Arcs and amber: what was read to write the newest token.</p>`}
     ${!loops && !run && html`<${Empty}><p>One prompt, three formats of keys and values: what each takes, and where the answers part.</p><//>`}
   <//>`;
 }
 
-/** @param {{title: string, code: LoopCode, arm: any, run: Comparison | null, at: number, blockTok: number}} props */
-function Loop({ title, code, arm, run, at, blockTok }) {
-  const phase = run ? phaseOf(run, arm, at) : "idle";
+/** @param {{title: string, code: LoopCode, arm: any, run: Comparison | null, session: Session, state: CompareState, version: number}} props */
+function Loop({ title, code, arm, ...shared }) {
+  const { run, state } = shared;
+  const phase = run ? phaseOf(run, arm, state.at.value) : "idle";
   return html`<div class="loop" style=${{ "--c": `var(--o${(arm.number ?? 0) + 1})` }}>
     <h3>${title}<span class=${`phase-chip ${phase}`}>${{ idle: "waits", prefill: "prefill", decode: "decode", done: "done" }[phase]}</span></h3>
-    <ol class="code" tabindex="0" aria-label=${`the loop ${title}`}>
+    <ol class="code" aria-label=${`the loop ${title}`}>
       ${code.map(([line, ...phases]) => {
         const hash = line.indexOf("#");
         const [text, comment] = hash < 0 ? [line, ""] : [line.slice(0, hash), line.slice(hash)];
@@ -259,12 +275,14 @@ function Loop({ title, code, arm, run, at, blockTok }) {
         return html`<li class=${lit ? "lit" : ""} aria-current=${lit ? "step" : undefined}><code>${text}${comment && html`<span class="comment">${comment}</span>`}</code></li>`;
       })}
     </ol>
-    ${run && html`<${Written} arm=${arm} run=${run} at=${at} blockTok=${blockTok} />`}
+    ${run && html`<${Written} ...${shared} arm=${arm} />`}
   </div>`;
 }
 
-/** @param {{arm: Arm, run: Comparison, at: number, blockTok: number, title?: string}} props */
-function Written({ arm, run, at, blockTok, title }) {
+/** What an arm had written when a step ended, and what that step did. @param {{arm: Arm, run: Comparison, session: Session, state: CompareState, version: number, title?: string}} props */
+function Written({ arm, title, ...shared }) {
+  const { run, state } = shared;
+  const at = state.at.value;
   const row = at < 0 ? arm.tokens.length - 1 : lastAtMost(arm.tokens, at);
   if (row < 0) return html`<p class="written faint">${title && html`<b>${title}</b> `}nothing yet</p>`;
   const passed = arm.passed[row] - (row > 0 ? arm.passed[row - 1] : 0);
@@ -272,11 +290,36 @@ function Written({ arm, run, at, blockTok, title }) {
   const kept = html`<b>${arm.heldBytes[row] === 0 ? "nothing" : inBytes(arm.heldBytes[row])}</b> kept for the next`;
   return html`<div class="written" style=${{ "--c": `var(--o${arm.number + 1})` }}>
     ${title && html`<h3>${title}</h3>`}
-    <p class="mono text" tabindex="0" role="region" aria-label="what was written">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>
+    ${run.requests > 1 && html`<p class="mono text" tabindex="0" role="region" aria-label="what was written">${arm.texts.slice(0, row).join("")}<mark>${arm.texts[row]}</mark></p>`}
     <p class="small dim">
       this step: <b>${several(passed, "token")}</b> through the model${run.requests === 1 &&
       html`, <b>${arm.useKvCache ? count(arm.passed[row] - passed) : "none"}</b> from the cache`} · ${isEnd && arm.useKvCache ? "the end frees the cache" : kept}
     </p>
-    ${run.requests === 1 && html`<${PassedCells} run=${run} arm=${arm} row=${row} blockTok=${blockTok} />`}
+    ${run.requests === 1 && html`<${Seen} ...${shared} arm=${arm} row=${row} />`}
   </div>`;
+}
+
+/**
+ * The picture that views share: the text, arcs from its newest token, the blocks that hold it.
+ * @param {{arm: Arm, run: Comparison, row: number, session: Session, state: CompareState, version: number}} props
+ */
+function Seen({ arm, run, row, session, state }) {
+  const { promptIds, promptTok } = run;
+  const made = arm.tokens[row];
+  const newest = promptTok + made - 1;
+  const textOf = session.runs.textOf;
+  // The token was chosen by the query of the one before it.
+  const { reply, shares } = useRead(session.api, run.isRunning ? "" : arm.req, newest - 1);
+  const pieces = [
+    ...promptIds.map((id, pos) => ({ pos, id, text: textOf(id), p: -1, isPrompt: true })),
+    ...arm.ids.slice(0, made).map((id, index) => ({ pos: promptTok + index, id, text: textOf(id) || arm.texts[index], p: arm.odds[index] ?? NaN, isPrompt: false })),
+  ];
+  return html`<${TokenText}
+      pieces=${pieces} chosen=${newest} read=${shares} isOpen=${run.isRunning} withIds=${false}
+      onChoose=${(/** @type {number} */ pos) => state.lookAt(pos - promptTok + 1)}
+    />
+    <${PassedCells} run=${run} arm=${arm} row=${row} blockTok=${state.blockTok} read=${shares} />
+    ${reply?.top.length > 0 && html`<p class="small dim">To write <q class="mono">${legible(pieces[newest].text)}</q> it read ${reply.top.slice(0, 3).map(
+      (/** @type {any} */ [, , text, weight], /** @type {number} */ index) => html`${index > 0 && ", "}<q class="mono">${legible(text)}</q> ${percent(weight)}`,
+    )}.</p>`}`;
 }

@@ -304,21 +304,22 @@ export function useAttention(session, state, focus) {
   const query = new URLSearchParams();
   if (state.layer.value >= 0) query.set("layer", String(state.layer.value));
   if (state.head.value >= 0) query.set("head", String(state.head.value));
-  const wanted = isStill ? `/v1/attn/${encodeURI(focus.request.req)}/${from}?${query}` : "";
-  const { reply, problem } = useReply(session.api, wanted, { wait: 60 });
+  const read = useRead(session.api, isStill ? focus.request.req : "", from, query);
+  const { reply } = read;
   useEffect(() => {
     if (reply && (reply.n_layers !== state.shape.value.layers || reply.n_heads !== state.shape.value.heads)) {
       state.shape.value = { layers: reply.n_layers, heads: reply.n_heads };
     }
   }, [reply]);
-  const shares = useMemo(() => (reply ? sharesOf(reply) : undefined), [reply]);
-  return { reply, shares, problem, from };
+  return { ...read, from };
 }
 
-/** @param {any} reply */
-function sharesOf(reply) {
-  const largest = reply.top.length ? reply.top[0][3] : 1;
-  return new Map(reply.top.map((/** @type {any} */ [pos, , , weight]) => [pos, weight / largest]));
+/** Fetches what the token at a position read. @param {Api} api @param {string} req "": nothing is wanted @param {number} from @param {any} [query] layer and head */
+export function useRead(api, req, from, query = "") {
+  const found = useReply(api, req && `/v1/attn/${encodeURI(req)}/${from}?${query}`, { wait: 60 });
+  /** @type {[number, number, string, number][] | undefined} */
+  const top = found.reply?.top;
+  return { ...found, shares: useMemo(() => top && new Map(top.map(([pos, , , weight]) => [pos, weight / top[0][3]])), [top]) };
 }
 
 /**

@@ -25,7 +25,7 @@ export const keysValues = {
     ask: "Which of these are still needed for the next token?",
     options: [["q", "queries"], ["kv", "keys and values"], ["all", "all three"], ["none", "none of them"]],
     answer: (result) => (result.k.length > 0 && result.v.length > 0 ? "kv" : "none"),
-    explain: (result) => html`The block of your run holds two rows of ${result.headDim} numbers for each of its ${result.tokens.length} tokens, in each layer and kv-head: a <b>key and a value</b>. No
+    explain: (result) => html`The block of your run holds two rows of ${result.headDim} numbers for each of its ${result.tokens.length} tokens, in each layer and head: a <b>key and a value</b>. No
       query is in it, and no weight.`,
   },
   text: html`<p>

@@ -43,6 +43,6 @@ export function Pieces({ session }) {
     <p class="piece-list mono">${shown.map((piece, index) => html`<span class="piece" key=${index} style=${{ "--c": `var(--o${(index % 6) + 1})` }}>${legible(piece.text)}${piece.id !== null && html`<sub>${piece.id}</sub>`}</span>`)}${more > 0 && ` and ${count(more)} more`}</p>
     ${problem.value
       ? html`<p class="why trouble"><b>The server could not do it:</b> ${problem.value}</p>`
-      : html`<p class="small dim">${several(pieces.value.length, "piece")}: these are <b>tokens</b>.${isLive ? ` This model knows ${count(store.hello?.model.vocab ?? 0)} of them; each has a number, and the numbers are all that it sees.` : ""}</p>`}
+      : html`<p class="small dim">${several(pieces.value.length, "piece")}: these are <b>tokens</b>. <span class="mono">␣</span> is a space: most words carry theirs in front.${isLive ? ` This model knows ${count(store.hello?.model.vocab ?? 0)} of them; each has a number, and the numbers are all that it sees.` : ""}</p>`}
   </div>`;
 }

@@ -12,7 +12,7 @@ const MOST = 2048; // tokens: of longer texts the end
 const CELL = 14; // pixels
 const SMALL = 7; // of a text of many tokens
 const MANY = 512;
-const LEAST_READ = 0.3; // of the largest share: what is read less keeps its colour
+export const LEAST_READ = 0.3; // of the largest share: what is read less keeps its colour
 
 /** @param {{session: Session, request: EngineRequest, read?: Map<number, number>}} props `read`: share of attention by position, 0..1 of the largest */
 export function TokenCells({ session, request, read }) {
@@ -35,21 +35,14 @@ export function TokenCells({ session, request, read }) {
     const pos = first + index;
     return `${legible(textOf(pos))} · position ${pos} · ${pos < cached ? `in the cache, block ${Math.floor(pos / blockTok)} of the text` : "not in the cache yet"}${(read?.get(pos) ?? 0) > LEAST_READ ? " · read by the chosen token" : ""}`;
   };
-  const draw = (/** @type {Surface} */ { ctx, width, palette }) => {
+  const draw = (/** @type {Surface} */ surface) => {
+    const { ctx, width, palette } = surface;
     const placed = (latest.current = place(width));
     placed.cells.forEach(({ x, y }, index) => {
       const pos = first + index;
       ctx.fillStyle = pos >= cached ? palette.line2 : hue(palette, request.hue);
       ctx.fillRect(x, y, placed.cell - 2, placed.cell - 2);
-      const share = read?.get(pos) ?? 0;
-      if (share > LEAST_READ) {
-        ctx.fillStyle = palette.panel; // amber on the panel, so that it is as deep as the share is large
-        ctx.fillRect(x, y, placed.cell - 2, placed.cell - 2);
-        ctx.globalAlpha = 0.35 + 0.65 * share;
-        ctx.fillStyle = palette.sun;
-        ctx.fillRect(x, y, placed.cell - 2, placed.cell - 2);
-        ctx.globalAlpha = 1;
-      }
+      paintRead(surface, x, y, placed.cell - 2, read?.get(pos) ?? 0);
       if (pos !== selection.pos.peek()) return;
       ctx.strokeStyle = palette.ink;
       ctx.lineWidth = 2;
@@ -74,4 +67,15 @@ export function TokenCells({ session, request, read }) {
     />
     <p class="small dim">A cell each token, a group each block${first > 0 ? `, the last ${count(num)}` : ""}. Grey: chosen, but not in the cache yet.${read ? " Amber: read by the chosen token." : ""}</p>
   </div>`;
+}
+
+/** Paints a cell that is read. @param {Surface} surface @param {number} x @param {number} y @param {number} size @param {number} share 0..1 of the largest */
+export function paintRead({ ctx, palette }, x, y, size, share) {
+  if (share <= LEAST_READ) return;
+  ctx.fillStyle = palette.panel; // amber on the panel, so that it is as deep as the share is large
+  ctx.fillRect(x, y, size, size);
+  ctx.globalAlpha = 0.35 + 0.65 * share;
+  ctx.fillStyle = palette.sun;
+  ctx.fillRect(x, y, size, size);
+  ctx.globalAlpha = 1;
 }

@@ -197,7 +197,7 @@ export function createCursor(store) {
   /** Where replaying is between two events. @type {import("@preact/signals-core").Signal<number | null>} */
   const playedUs = signal(null);
 
-  /** The time of the newest event at a moment. @param {number} at */
+  /** @param {number} at */
   function timeOf(at) {
     const row = store.rowAt(store.times, at);
     return row < 0 ? 0 : store.times.get("t_us", row);

@@ -72,7 +72,7 @@ export class Store {
       },
       MAX_STEPS,
     );
-    /** When the time of the events changed: the first event of each time. */
+    /** The first event of each time. */
     this.times = new Columns({ seq: Float64Array, t_us: Float64Array }, MAX_STEPS * 4);
     this.pool = new PoolHistory(MAX_OPS);
     /** @type {any[]} events that are few: warn, gap, spec, load, and those this version does not know */

@@ -34,7 +34,7 @@ export function View({ session }) {
   ]);
   return html`
     <${Ask} session=${session} state=${state} />
-    <${Loops} state=${state} />
+    <${Loops} session=${session} state=${state} />
     <${Figures} state=${state} />
     <${Curves} state=${state} asTable=${asTable} />
   `;
