@@ -4,26 +4,23 @@
 
 #include <cstddef>
 #include <string>
-
-#include "token_table.h"
+#include <string_view>
 
 namespace pellucid {
 
-std::optional<std::vector<ListedMerge>> merges_of_pairs(
-    const std::vector<std::string_view>& tokens, const std::vector<std::string_view>& pairs) {
-  TokenTable table(tokens);
+std::optional<std::vector<ListedMerge>> merges_of_pairs(const TokenTable& tokens,
+                                                        const TextList& pairs) {
   std::vector<ListedMerge> merges;
+  merges.reserve(pairs.size());
   std::string result;
-  std::vector<std::uint64_t> prefixes;
-  for (const std::string_view pair : pairs) {
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const std::string_view pair = pairs[i];
     const std::size_t space = pair.find(' ', 1);
     if (space == std::string_view::npos) return std::nullopt;
-    result.assign(pair.substr(0, space));
-    result += pair.substr(space + 1);
-    table.hash(result, prefixes);
-    const ListedMerge merge{table.find(result, prefixes, 0, space),
-                            table.find(result, prefixes, space, result.size()),
-                            table.find(result, prefixes, 0, result.size())};
+    const std::string_view left = pair.substr(0, space), right = pair.substr(space + 1);
+    result.assign(left);
+    result += right;
+    const ListedMerge merge{tokens.find(left), tokens.find(right), tokens.find(result)};
     if (merge.left == TokenTable::kNone || merge.right == TokenTable::kNone ||
         merge.result == TokenTable::kNone) {
       return std::nullopt;

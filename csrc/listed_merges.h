@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
+
+#include "text_list.h"
+#include "token_table.h"
 
 namespace pellucid {
 
@@ -17,8 +19,8 @@ struct ListedMerge {
 
 // The merges that `pairs` stand for, each two sides with a space between them; a side may begin
 // with a space, so the space is the first one behind a pair's first character. None if a pair has
-// no space, or a side or a result is no token. Tokens are different texts; all texts are UTF-8.
-std::optional<std::vector<ListedMerge>> merges_of_pairs(const std::vector<std::string_view>& tokens,
-                                                        const std::vector<std::string_view>& pairs);
+// no space, or a side or a result is no token. All texts are UTF-8.
+std::optional<std::vector<ListedMerge>> merges_of_pairs(const TokenTable& tokens,
+                                                        const TextList& pairs);
 
 }  // namespace pellucid

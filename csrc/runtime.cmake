@@ -6,6 +6,7 @@ target_sources(pellucid_core PRIVATE
   csrc/exchange.cpp
   csrc/expert_plan.cpp
   csrc/gguf_blocks.cpp
+  csrc/gguf_strings.cpp
   csrc/largest.cpp
   csrc/listed_merges.cpp
   csrc/program.cpp
@@ -19,6 +20,7 @@ target_sources(pellucid_core PRIVATE
   csrc/row_summary.cpp
   csrc/scored_merges.cpp
   csrc/sha256.cpp
+  csrc/text_list.cpp
   csrc/thread_pool.cpp
   csrc/weight_file.cpp
   csrc/weight_memory.cpp

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <string_view>
 
 #include "token_table.h"
 
@@ -41,13 +42,16 @@ struct OrderedMerge {
 
 class Merger {
  public:
-  explicit Merger(const std::vector<ScoredToken>& tokens)
-      : tokens_(tokens), table_(texts_of(tokens)), score_places_(places_of_scores(tokens)) {}
+  explicit Merger(const ScoredTokens& tokens)
+      : tokens_(tokens),
+        table_(tokens.texts),
+        hashes_(table_.hasher()),
+        score_places_(places_of_scores(tokens)) {}
 
   // Merges the text of a token. Whether it became this token; then `found` is the last merge.
   bool merge(std::int32_t token, OrderedMerge& found) {
-    text_ = tokens_[static_cast<std::size_t>(token)].text;
-    table_.hash(text_, prefixes_);
+    text_ = tokens_.texts[static_cast<std::size_t>(token)];
+    hashes_.take(text_);
     if (!split_into_characters()) return false;
     for (std::size_t i = 0; i + 1 < symbols_.size(); ++i) look_up(i);
     while (symbols_.size() > 1) {
@@ -64,24 +68,24 @@ class Merger {
   }
 
  private:
-  static std::vector<std::string_view> texts_of(const std::vector<ScoredToken>& tokens) {
-    std::vector<std::string_view> texts;
-    for (const ScoredToken& token : tokens) texts.push_back(token.text);
-    return texts;
-  }
-
   // Of each token the place of its score among all scores, the best one first.
-  static std::vector<std::uint32_t> places_of_scores(const std::vector<ScoredToken>& tokens) {
-    std::vector<double> scores;
-    for (const ScoredToken& token : tokens) scores.push_back(token.score);
+  static std::vector<std::uint32_t> places_of_scores(const ScoredTokens& tokens) {
+    const std::size_t count = tokens.texts.size();
+    std::vector<double> scores(tokens.scores, tokens.scores + count);
     std::sort(scores.begin(), scores.end(), std::greater<>());
     scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
     std::vector<std::uint32_t> places;
-    for (const ScoredToken& token : tokens) {
-      const auto at = std::lower_bound(scores.begin(), scores.end(), token.score, std::greater<>());
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto at =
+          std::lower_bound(scores.begin(), scores.end(), tokens.scores[i], std::greater<>());
       places.push_back(static_cast<std::uint32_t>(at - scores.begin()));
     }
     return places;
+  }
+
+  // The token that is the bytes from `begin` to `end` of the text.
+  std::int32_t find(std::size_t begin, std::size_t end) const {
+    return table_.find(text_.substr(begin, end - begin), hashes_.part(begin, end));
   }
 
   // Whether each character is a token.
@@ -90,7 +94,7 @@ class Merger {
     for (std::size_t begin = 0; begin < text_.size();) {
       std::size_t end = begin + 1;
       while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) ++end;
-      const std::int32_t token = table_.find(text_, prefixes_, begin, end);
+      const std::int32_t token = find(begin, end);
       if (token == kNone) return false;
       symbols_.push_back({begin, end, 1, token, kNever});
       begin = end;
@@ -101,9 +105,9 @@ class Merger {
   // Finds the merge of a symbol with the one behind it.
   void look_up(std::size_t at) {
     Symbol &left = symbols_[at], &right = symbols_[at + 1];
-    const std::int32_t token = table_.find(text_, prefixes_, left.begin, right.end);
+    const std::int32_t token = find(left.begin, right.end);
     left.with_next = kNever;
-    if (token == kNone || !tokens_[static_cast<std::size_t>(token)].is_made) return;
+    if (token == kNone || !tokens_.is_made[static_cast<std::size_t>(token)]) return;
     const auto shorter = [](const Symbol& symbol) {
       return static_cast<std::uint64_t>(kMaxScoredCharacters - symbol.num_characters);
     };
@@ -120,22 +124,22 @@ class Merger {
     if (at > 0) look_up(at - 1);
   }
 
-  const std::vector<ScoredToken>& tokens_;
+  const ScoredTokens& tokens_;
   TokenTable table_;
+  PartHashes hashes_;  // of text_
   std::vector<std::uint32_t> score_places_;
   std::string_view text_;
-  std::vector<std::uint64_t> prefixes_;  // hashes
   std::vector<Symbol> symbols_;
 };
 
 }  // namespace
 
-std::vector<TokenMerge> merges_of_scores(const std::vector<ScoredToken>& tokens) {
+std::vector<TokenMerge> merges_of_scores(const ScoredTokens& tokens) {
   Merger merger(tokens);
   std::vector<OrderedMerge> found;
   OrderedMerge last;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].is_made && merger.merge(static_cast<std::int32_t>(i), last)) {
+  for (std::size_t i = 0; i < tokens.texts.size(); ++i) {
+    if (tokens.is_made[i] && merger.merge(static_cast<std::int32_t>(i), last)) {
       found.push_back(last);
     }
   }

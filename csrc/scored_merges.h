@@ -2,16 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
+
+#include "text_list.h"
 
 namespace pellucid {
 
-// A token that merges may make, or only begin with.
-struct ScoredToken {
-  std::string_view text;  // UTF-8
-  double score;           // no NaN
-  bool is_made;           // by merges; others are found as single characters only
+// Tokens that merges may make, or only begin with.
+struct ScoredTokens {
+  const TextList& texts;  // UTF-8
+  const double* scores;   // no NaN
+  const bool* is_made;    // by merges; others are found as single characters only
 };
 
 // The tokens [left] and [right] become the token whose text is both.
@@ -32,6 +33,6 @@ constexpr int kMaxScoredCharacters = 256;
 // in which the token's own text is merged. A token that its own text does not become is never made.
 //
 // The tokens are different texts of at most kMaxScoredCharacters characters where is_made.
-std::vector<TokenMerge> merges_of_scores(const std::vector<ScoredToken>& tokens);
+std::vector<TokenMerge> merges_of_scores(const ScoredTokens& tokens);
 
 }  // namespace pellucid

@@ -18,6 +18,8 @@ using FloatVector =
     nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 using FloatMatrix =
     nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+using Flags =
+    nanobind::ndarray<const bool, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 // ValueError if there is no such format.
 inline Format format_named(const std::string& name) {

@@ -2,7 +2,7 @@
 pellucid's native kernels and what they need to know about the machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import enum
 from typing import Annotated, Literal
 
@@ -269,14 +269,63 @@ def blocks_are_finite(block_type: str, rows: Annotated[NDArray, dict(shape=(None
     Whether the f16 scales, minimums and factors of `rows` of blocks [N, bytes] are finite.
     """
 
-def merges_of_pairs(tokens: list, pairs: list) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')] | None:
+def pass_strings(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: int, count: int, limit: int) -> tuple[int, int]:
     """
-    The merges [M, 3] that are listed as texts, their sides and their results as places in `tokens`, which are different; None: one has no space, or is of what is no token (csrc/listed_merges.h).
+    Passes over strings of a GGUF file from the byte `begin`: up to `count` of them, or to the first one that does not end by the byte `limit`. How many, and the byte behind them.
     """
 
-def merges_of_scores(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')]:
+class Texts:
+    """Strings that become Python's when they are asked for."""
+
+    def __init__(self, strings: list[str]) -> None: ...
+
+    @staticmethod
+    def read(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: int, count: int) -> Texts:
+        """
+        The strings that `pass_strings` passes over. UnicodeDecodeError if one of them is not UTF-8.
+        """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> str: ...
+
+    def tolist(self) -> list[str]: ...
+
+    def sizes(self, is_wanted: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[int]:
+        """
+        The numbers of characters of those texts whose flags are set, each once, rising.
+        """
+
+class TokenTable:
+    """Finds tokens by their texts."""
+
+    def __init__(self, texts: Texts, is_token: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Of those texts that are tokens and not empty; others may be the same as these.
+        """
+
+    def __len__(self) -> int: ...
+
+    def find(self, text: str) -> int | None:
+        """The place of the token with this text, None if there is none."""
+
+    def among(self, texts: Iterable[str]) -> dict[str, int]:
+        """The places of those texts that are tokens."""
+
+    @property
+    def repeated(self) -> int | None:
+        """
+        The first token whose text a later one has, too; None: all are different.
+        """
+
+def merges_of_pairs(tokens: TokenTable, pairs: Texts) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')] | None:
     """
-    The merges [M, 2] of different tokens, of which those `made` by merges have at most 256 characters, as places in `tokens` (csrc/scored_merges.h).
+    The merges [M, 3] that are listed as texts, their sides and their results as places of tokens; None: one has no space, or is of what is no token (csrc/listed_merges.h).
+    """
+
+def merges_of_scores(texts: Texts, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], made: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')]:
+    """
+    The merges [M, 2] of different tokens, of which those `made` by merges have at most 256 characters, as places in `texts` (csrc/scored_merges.h).
     """
 
 def hash_blocks(parent_hash: bytes, token_ids: list[int] | tuple[int, ...], block_size: int) -> bytes:

@@ -17,10 +17,13 @@ from pellucid.backends.native import (
     ProgramAttention,
     ProgramExperts,
     RowSet,
+    Texts,
     ThreadPool,
+    TokenTable,
     find_kernels,
     merges_of_scores,
     pack_weights,
+    pass_strings,
     plan_weights,
 )
 from support.golden_files import compare
@@ -493,8 +496,14 @@ CALLS: list[Callable[[], object]] = [
     lambda: drawn(typical_p=0.0),
     lambda: POOL.resize(0),
     lambda: POOL.resize(3),
-    lambda: merges_of_scores(["a"], np.zeros(2), np.zeros(1, bool)),
-    lambda: merges_of_scores(["a"], np.zeros(1), np.zeros(2, bool)),
+    lambda: merges_of_scores(Texts(["a"]), np.zeros(2), np.zeros(1, bool)),
+    lambda: merges_of_scores(Texts(["a"]), np.zeros(1), np.zeros(2, bool)),
+    lambda: Texts(["a"]).sizes(np.zeros(2, bool)),
+    lambda: TokenTable(Texts(["a"]), np.zeros(0, bool)),
+    lambda: Texts.read(np.zeros(8, np.uint8), 9, 0),
+    lambda: Texts.read(np.zeros(15, np.uint8), 0, 2),
+    lambda: pass_strings(np.zeros(8, np.uint8), 0, 1, 9),
+    lambda: pass_strings(np.zeros(8, np.uint8), 2, 1, 1),
 ]
 
 

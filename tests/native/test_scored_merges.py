@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from pellucid.backends.native import merges_of_pairs, merges_of_scores
+from pellucid.backends.native import Texts, TokenTable, merges_of_pairs, merges_of_scores
 
 Vocabulary = tuple[list[str], list[float], list[bool]]
 Merges = list[tuple[str, str]]
@@ -39,7 +39,7 @@ def all_merges(tokens: list[str], scores: list[float], made: list[bool]) -> Merg
 
 
 def merges(tokens: list[str], scores: list[float], made: list[bool]) -> Merges:
-    places = merges_of_scores(tokens, np.array(scores, np.float64), np.array(made, bool))
+    places = merges_of_scores(Texts(tokens), np.array(scores, np.float64), np.array(made, bool))
     return [(tokens[left], tokens[right]) for left, right in places]
 
 
@@ -89,9 +89,9 @@ def test_nothing_to_merge() -> None:
 
 def test_arguments_of_other_lengths() -> None:
     with pytest.raises(ValueError, match="one for each token"):
-        merges_of_scores(["a"], np.zeros(2), np.zeros(1, bool))
+        merges_of_scores(Texts(["a"]), np.zeros(2), np.zeros(1, bool))
     with pytest.raises(ValueError, match="one for each token"):
-        merges_of_scores(["a"], np.zeros(1), np.zeros(0, bool))
+        merges_of_scores(Texts(["a"]), np.zeros(1), np.zeros(0, bool))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -101,9 +101,10 @@ def test_listed_pairs_are_looked_up(seed: int) -> None:
     tokens = list(dict.fromkeys([*tokens, *(" " + token for token in tokens)]))
     pairs = all_merges(tokens, [0.0] * len(tokens), [True] * len(tokens))
     listed = list(map(" ".join, pairs))
-    found = merges_of_pairs(tokens, listed)
+    table = TokenTable(Texts(tokens), np.ones(len(tokens), bool))
+    found = merges_of_pairs(table, Texts(listed))
     assert found is not None
     texts = [tuple(tokens[place] for place in merge) for merge in found]
     assert texts == [(left, right, left + right) for left, right in pairs]
     for unknown in ("z " + letters[0], letters[0] + " z", letters[0], "", " "):
-        assert merges_of_pairs(tokens, [*listed, unknown]) is None
+        assert merges_of_pairs(table, Texts([*listed, unknown])) is None

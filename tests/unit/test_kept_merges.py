@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pellucid.backends.native import merges_of_scores
+from pellucid.backends.native import Texts, merges_of_scores
 from pellucid.loading import kept_merges as module
 from pellucid.loading.cache_file import cache_path
 from pellucid.loading.kept_merges import MAX_KEPT, kept_merges
@@ -33,8 +33,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tokens of each call that computes merges."""
     calls: list[Any] = []
 
-    def compute(tokens: Any, *others: Any) -> npt.NDArray[np.int32]:
-        calls.append(tokens)
+    def compute(tokens: Texts, *others: Any) -> npt.NDArray[np.int32]:
+        calls.append(tokens.tolist())
         return merges_of_scores(tokens, *others)
 
     monkeypatch.setattr(module, "merges_of_scores", compute)
@@ -62,10 +62,11 @@ def test_merges_are_computed_once(computed: list[Any]) -> None:
     ids=["text", "cut", "scores", "made"],
 )
 def test_another_vocabulary_has_other_merges(changed: Any, computed: list[Any]) -> None:
-    given = {"tokens": TOKENS, "scores": SCORES, "made": MADE}
+    given: Any = {"tokens": TOKENS, "scores": SCORES, "made": MADE}
     kept_merges(**given)
-    found = kept_merges(**given | changed)
-    assert found.tolist() == merges_of_scores(**given | changed).tolist()
+    tokens, *others = (given | changed).values()
+    found = kept_merges(tokens, *others)
+    assert found.tolist() == merges_of_scores(Texts(tokens), *others).tolist()
     assert len(computed) == len(files()) == 2
 
 

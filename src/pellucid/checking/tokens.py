@@ -84,10 +84,8 @@ def _read_gguf(metadata: JsonObject) -> _Tokens:
     vocabulary = Vocabulary(metadata)
     facts = facts_of(metadata, vocabulary)
     keys = [key for key in metadata.values if _GGUF_END_KEY.fullmatch(key)]
-    ordinary = bytes((TokenType.NORMAL, TokenType.UNUSED, TokenType.BYTE))
-    # A byte for each token: a loop over a large vocabulary would take longer than its file's header.
-    others = re.finditer(b"[^%s]" % ordinary, bytes(vocabulary.types), re.DOTALL)
-    added = {match.start(): vocabulary.tokens[match.start()] for match in others}
+    special = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
+    added = {each: vocabulary.tokens[each] for each in vocabulary.ids_of_types(special)}
     return _Tokens(
         {**facts.end_tokens, **added},
         {key: _ids(metadata.values[key]) for key in keys},

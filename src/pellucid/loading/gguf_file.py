@@ -2,11 +2,11 @@
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. The header is
 read here and not by the gguf library, which trusts it, and which takes 7 s for the 300 000 strings of
-a large vocabulary. Arrays are read when they are first asked for.
+a large vocabulary.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.native import Texts, pass_strings
 from pellucid.loading.files import MappedFile, open_regular
-from pellucid.loading.gguf_strings import Places, find_short_strings, read_strings
+from pellucid.loading.gguf_arrays import GgufMetadataValues, Numbers
 from pellucid.loading.gguf_types import (
     BLOCK_SIZES,
     ForeignType,
@@ -33,7 +34,6 @@ MAX_ENTRIES = 1 << 16  # of metadata, and tensors
 MAX_ARRAY_LENGTH = 1 << 22  # the largest vocabularies have 2^18 tokens
 MAX_NAME_BYTES = 1 << 10
 MAX_DIMENSIONS = 4
-_FEW_STRINGS = 4096  # are read one by one in less time than a window is searched
 _DEFAULT_ALIGNMENT = 32
 _MAX_ALIGNMENT = 1 << 16
 
@@ -79,48 +79,6 @@ class GgufTensorInfo(PlacedTensor, frozen=True):
     @property
     def type_name(self) -> str:
         return self.type.name
-
-
-class GgufMetadataValues(MutableMapping[str, Any]):
-    """Values by key. An array is read when it is first asked for.
-
-    Raises:
-        ValueError: the array that is asked for is damaged.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._unread: dict[str, Callable[[], Any]] = {}
-
-    def add_unread(self, key: str, read: Callable[[], Any]) -> None:
-        """Adds a key whose value `read` returns."""
-        self._values[key] = None
-        self._unread[key] = read
-
-    def __getitem__(self, key: str) -> Any:
-        if key in self._unread:
-            self._values[key] = self._unread[key]()
-            del self._unread[key]
-        return self._values[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._unread.pop(key, None)
-        self._values[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        self._unread.pop(key, None)
-        del self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def clear(self) -> None:
-        """Forgets all values, without reading them."""
-        self._unread.clear()
-        self._values.clear()
 
 
 class GgufFile(TensorFile[GgufTensorInfo]):
@@ -281,18 +239,21 @@ class _Header:
         self.value_types[key] = f"arr[{_TYPE_NAMES[value_type]},{length}]"
         start = self._at
         if value_type == ValueType.STRING:
-            read = partial(self._strings, *self._find_strings(length, key), key)
+            self._pass_strings(length, key)
+            self.metadata.add_array(key, partial(self._strings, start, length, key))
         else:
             self._take(length * struct.calcsize(_NUMBERS[value_type]), key)
-            read = partial(self._numbers, start, length, value_type, key)
-        self.metadata.add_unread(key, read)
+            self.metadata.add_array(key, partial(self._numbers, start, length, value_type, key))
 
-    def _numbers(self, start: int, length: int, value_type: ValueType, key: str) -> list[Any]:
+    def _numbers(self, start: int, length: int, value_type: ValueType, key: str) -> Numbers:
         """The numbers that begin at byte `start`."""
-        values = list(struct.unpack_from(f"<{length}{_NUMBERS[value_type]}", self._view, start))
-        if value_type == ValueType.BOOL:
-            return [self._boolean(value, key) for value in values]
-        return values
+        in_file = np.frombuffer(self._view, f"<{_NUMBERS[value_type]}", length, start)
+        values: Numbers = in_file.copy()
+        if value_type != ValueType.BOOL:
+            return values
+        for value in values[values > 1].tolist():
+            self._boolean(value, key)  # raises
+        return values.astype(bool)
 
     def _boolean(self, value: int, key: str) -> bool:
         if value not in (0, 1):
@@ -320,39 +281,16 @@ class _Header:
             raise self._error(f"{what} has {length} bytes: at most {max_bytes} are allowed")
         return self._take(length, what)
 
-    def _find_strings(self, count: int, key: str) -> tuple[Places, Places]:
-        """Passes over `count` strings. Returns where each of them begins and ends."""
+    def _pass_strings(self, count: int, key: str) -> None:
         limit = min(self._file_bytes, MAX_HEADER_BYTES)
-        found: list[tuple[Places, Places]] = []
-        num_slow = _FEW_STRINGS
-        while count:
-            begins, ends = find_short_strings(self._bytes, self._at, count, limit)
-            if len(ends):
-                self._at = int(ends[-1])
-            if len(ends) < min(count, _FEW_STRINGS):
-                slow = self._pass_strings(min(count - len(ends), num_slow), key)
-                begins, ends = np.append(begins, slow[0]), np.append(ends, slow[1])
-                num_slow *= 2  # where few strings are short, looking for them takes longer
-            found.append((begins, ends))
-            count -= len(ends)
-        if not found:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return np.concatenate([begins for begins, _ in found]), np.concatenate(
-            [ends for _, ends in found]
-        )
+        num_passed, self._at = pass_strings(self._bytes, self._at, count, limit)
+        for _ in range(num_passed, count):
+            self._string_bytes(key, MAX_HEADER_BYTES)  # raises
 
-    def _pass_strings(self, count: int, key: str) -> tuple[Places, Places]:
-        """The same, one by one."""
-        places = np.empty((2, count), np.int64)
-        for index in range(count):
-            length = len(self._string_bytes(key, MAX_HEADER_BYTES))
-            places[:, index] = self._at - length, self._at
-        return places[0], places[1]
-
-    def _strings(self, begins: Places, ends: Places, key: str) -> list[str]:
-        """The strings at these places."""
+    def _strings(self, start: int, count: int, key: str) -> Texts:
+        """The strings that begin at byte `start`."""
         try:
-            return read_strings(self._bytes, begins, ends)
+            return Texts.read(self._bytes, start, count)
         except UnicodeDecodeError as error:
             raise self._error(f"{key} is not UTF-8: {error}") from None
 

@@ -5,7 +5,7 @@ has a name of llama.cpp's; "llama", SentencePiece's BPE, which has scores instea
 lists merges too; and "gemma4", the same BPE with merges.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 from tokenizers import (
@@ -19,8 +19,10 @@ from tokenizers import (
     processors,
 )
 
+from pellucid.backends.native import Texts
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import MAX_SHOWN, shown
+from pellucid.loading.gguf_arrays import read_texts
 from pellucid.loading.gguf_splittings import Splitting
 from pellucid.loading.gguf_tokenizer_facts import (
     MERGED,
@@ -31,9 +33,9 @@ from pellucid.loading.gguf_tokenizer_facts import (
 )
 from pellucid.loading.gguf_tokenizer_keys import MERGES, PREFIX, SCORES, TOKENS
 from pellucid.loading.gguf_vocabulary import TokenType, Vocabulary
-from pellucid.loading.merged_vocabulary import MergedVocabulary
-from pellucid.loading.partial_tokenizer import MergingVocabulary, PartialTokenizer
-from pellucid.loading.scored_vocabulary import ScoredVocabulary
+from pellucid.loading.listed_merges import ListedMerges
+from pellucid.loading.partial_tokenizer import MakeTokenizer, Merges, PartialTokenizer
+from pellucid.loading.scored_merges import ScoredMerges
 from pellucid.loading.stored_model import MAX_ADDED_CHARACTERS, StoredTokenizer, TextTokenizer
 
 _SPACE = "▁"
@@ -81,27 +83,30 @@ def read_gguf_tokenizer(metadata: JsonObject) -> StoredTokenizer:
 
 def _added_tokens(
     metadata: JsonObject, vocabulary: Vocabulary, facts: GgufTokenizerFacts
-) -> list[AddedToken]:
-    """Tokens that are found in a text before it is split into words."""
+) -> dict[int, AddedToken]:
+    """Tokens that are found in a text before it is split into words, by id."""
     # No key says so: those of Phi-3 take the blanks after them, as in its own tokenizer.json and in llama.cpp.
     is_phi3 = facts.kind == SCORED and metadata.string(_ARCHITECTURE, "") == "phi3"
-    special = (TokenType.CONTROL, TokenType.UNKNOWN)
-    found = [
-        AddedToken(
-            token,
-            normalized=False,
-            special=vocabulary.types[token_id] in special,
-            rstrip=is_phi3 and token not in _KEEP_BLANKS_OF_PHI3,
-        )
-        for token_id in vocabulary.ids_of_types({*special, TokenType.USER_DEFINED})
-        if (token := vocabulary.tokens[token_id])
-    ]
-    if (length := sum(len(token.content) for token in found)) > MAX_ADDED_CHARACTERS:
+    special = set(vocabulary.ids_of_types((TokenType.CONTROL, TokenType.UNKNOWN)))
+    texts = {
+        token_id: text
+        for token_id in sorted(special.union(vocabulary.ids_of_types([TokenType.USER_DEFINED])))
+        if (text := vocabulary.tokens[token_id])
+    }
+    if (length := sum(map(len, texts.values()))) > MAX_ADDED_CHARACTERS:
         raise ValueError(
             f"{metadata.path}: {TOKENS} holds control and user-defined tokens of {length} characters:"
             f" at most {MAX_ADDED_CHARACTERS} are allowed"
         )
-    return found
+    return {
+        token_id: AddedToken(
+            text,
+            normalized=False,
+            special=token_id in special,
+            rstrip=is_phi3 and text not in _KEEP_BLANKS_OF_PHI3,
+        )
+        for token_id, text in texts.items()
+    }
 
 
 def _byte_level_bpe(
@@ -118,7 +123,7 @@ def _byte_level_bpe(
     post_processor = _post_processor(vocabulary, facts)
 
     def make(
-        ids: dict[str, int], merges: list[tuple[str, str]], added: Sequence[AddedToken]
+        ids: dict[str, int], merges: list[tuple[str, str]], added: Iterable[AddedToken]
     ) -> Tokenizer:
         hf_tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=splitting.ignore_merges))
         if composed is not None:
@@ -134,48 +139,44 @@ def _byte_level_bpe(
         return "".join(part for part, _ in bytes_as_text.pre_tokenize_str(normal))
 
     added = _added_tokens(metadata, vocabulary, facts)
-    merged = MergedVocabulary.of_pairs(vocabulary.ids, _listed_merges(metadata))
-    if merged is None or merged.longest > _MAX_SCORED_CHARACTERS:
-        return make(vocabulary.ids, _merge_sides(metadata), added)
-    return _made_later(vocabulary, merged, added, (), make, write, splitting.composes)
+    listed = _listed_merges(metadata)
+    merges = vocabulary.merges(listed)
+    sizes = vocabulary.sizes(set(TokenType) - {TokenType.UNUSED})
+    if merges is None or max(sizes, default=1) > _MAX_SCORED_CHARACTERS:
+        return make(vocabulary.ids(), _merge_sides(metadata, listed), added.values())
+    of_ids = ListedMerges(merges, len(vocabulary.tokens), sizes)
+    return _made_later(vocabulary, of_ids, added, (), make, write, splitting.composes)
 
 
 def _made_later(
     vocabulary: Vocabulary,
-    merging: MergingVocabulary,
-    added: Sequence[AddedToken],
+    merges: Merges,
+    added: dict[int, AddedToken],
     always: Collection[str],
-    make: Callable[[dict[str, int], list[tuple[str, str]], Sequence[AddedToken]], Tokenizer],
+    make: MakeTokenizer,
     write: Callable[[str], str],
     composes: bool,
 ) -> TextTokenizer:
-    """A tokenizer of few tokens at once, and of many when a text needs it. Other arguments are those of
+    """A tokenizer of few tokens at once, and of many when a text needs it. Arguments are those of
     `PartialTokenizer`."""
-    if len(merging.ids) < MIN_LATER:
-        return make(merging.ids, merging.merges(), added)
-    return PartialTokenizer(
-        merging,
-        vocabulary.tokens,
-        added,
-        always,
-        lambda part, some: make(part.ids, part.merges(), some),
-        write,
-        composes,
-    )
+    if vocabulary.num_tokens < MIN_LATER:
+        ids = vocabulary.ids()
+        return make(ids, merges.among(ids), added.values())
+    return PartialTokenizer(vocabulary, merges, added, always, make, write, composes)
 
 
-def _listed_merges(metadata: JsonObject) -> Sequence[str]:
+def _listed_merges(metadata: JsonObject) -> Texts:
     """All merges of the file: two sides, the left one of which may begin with a space, and a space between them."""
-    merges = metadata.optional_strings(MERGES)
+    merges = read_texts(metadata, MERGES)
     if merges is None:
         raise metadata.error(MERGES, "must be a list of strings")
     return merges
 
 
-def _merge_sides(metadata: JsonObject) -> list[tuple[str, str]]:
+def _merge_sides(metadata: JsonObject, merges: Texts) -> list[tuple[str, str]]:
     """Both sides of each of them."""
     pairs = []
-    for merge in _listed_merges(metadata):
+    for merge in merges.tolist():
         left, space, right = merge[1:].partition(" ")
         if not space:
             raise ValueError(f"{metadata.path}: {MERGES} holds {shown(merge)}: no pair")
@@ -183,21 +184,19 @@ def _merge_sides(metadata: JsonObject) -> list[tuple[str, str]]:
     return pairs
 
 
-def _scored_vocabulary(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredVocabulary:
-    scores = np.array(vocabulary.numbers(SCORES), np.float64)
+def _scored_merges(metadata: JsonObject, vocabulary: Vocabulary) -> ScoredMerges:
+    scores = vocabulary.numbers(SCORES, "iuf")
     if (is_nan := np.isnan(scores)).any():
         raise ValueError(
             f"{metadata.path}: {SCORES} holds nan for token {is_nan.argmax()}: must be numbers"
         )
-    token_ids = np.fromiter(vocabulary.ids.values(), np.int64, len(vocabulary.ids))
-    made = vocabulary.type_array[token_ids] == TokenType.NORMAL
-    scored = ScoredVocabulary(vocabulary.ids, scores[token_ids], made)
-    if scored.longest > _MAX_SCORED_CHARACTERS:
+    sizes = vocabulary.sizes([TokenType.NORMAL])
+    if (longest := max(sizes, default=1)) > _MAX_SCORED_CHARACTERS:
         raise ValueError(
-            f"{metadata.path}: {TOKENS} holds a token of {scored.longest} characters: at most "
+            f"{metadata.path}: {TOKENS} holds a token of {longest} characters: at most "
             f"{_MAX_SCORED_CHARACTERS} are supported where tokens have scores"
         )
-    return scored
+    return ScoredMerges(scores, vocabulary.types == TokenType.NORMAL, sizes)
 
 
 def _sentencepiece_bpe(
@@ -212,7 +211,7 @@ def _sentencepiece_bpe(
     post_processor = _post_processor(vocabulary, facts)
 
     def make(
-        ids: dict[str, int], merges: list[tuple[str, str]], added: Sequence[AddedToken]
+        ids: dict[str, int], merges: list[tuple[str, str]], added: Iterable[AddedToken]
     ) -> Tokenizer:
         hf_tokenizer = Tokenizer(
             models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
@@ -230,19 +229,21 @@ def _sentencepiece_bpe(
         return hf_tokenizer
 
     if facts.kind == MERGED or MERGES in metadata.values:
-        return make(vocabulary.ids, _merge_sides(metadata), added)
-    scored = _scored_vocabulary(metadata, vocabulary)
+        return make(
+            vocabulary.ids(), _merge_sides(metadata, _listed_merges(metadata)), added.values()
+        )
+    scored = _scored_merges(metadata, vocabulary)
     always = _BYTES if unknown is None else (*_BYTES, unknown)
-    if begins_with_space or _are_merged(scored, always):
-        return make(scored.ids, scored.merges(), added)
+    if begins_with_space or _are_merged(scored, vocabulary.ids(always)):
+        ids = vocabulary.ids()
+        return make(ids, scored.among(ids), added.values())
     write = normalizers.Replace(" ", _SPACE).normalize_str
     return _made_later(vocabulary, scored, added, always, make, write, composes=False)
 
 
-def _are_merged(scored: ScoredVocabulary, tokens: Iterable[str]) -> bool:
-    """Whether merges may make or join some of the tokens, which stand for characters that have none."""
-    found = scored.part(tokens)
-    return bool((found.made | (found.lengths == 1)).any())
+def _are_merged(scored: ScoredMerges, ids: dict[str, int]) -> bool:
+    """Whether merges may make or join some of these tokens, which stand for characters that have none."""
+    return any(len(token) == 1 or scored.made[token_id] for token, token_id in ids.items())
 
 
 def _begins_with_space(metadata: JsonObject, facts: GgufTokenizerFacts) -> bool:
@@ -264,5 +265,5 @@ def _post_processor(
         return None
     return processors.TemplateProcessing(
         single=[token for token in (before, "$A", after) if token is not None],
-        special_tokens=[(token, vocabulary.ids.get(token)) for token in dict.fromkeys(around)],
+        special_tokens=[(token, vocabulary.find(token)) for token in dict.fromkeys(around)],
     )

@@ -1,16 +1,17 @@
 """The tokens of a GGUF file, their types and their roles."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from functools import cached_property
-from typing import Any
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.backends.native import Texts, TokenTable, merges_of_pairs
 from pellucid.facts.json_object import JsonObject
 from pellucid.inputs.parameter_checks import shown
 from pellucid.loading import gguf_tokenizer_keys as tokenizer_keys
+from pellucid.loading.gguf_arrays import Numbers, read_numbers, read_texts
 
 # By the names that chat templates use.
 _ROLES = {
@@ -36,13 +37,13 @@ class TokenType(IntEnum):
 
 
 class Vocabulary:
-    """Tokens, their types and the ids with a role.
+    """Tokens, their types and the ids with a role: `Tokens` of a `PartialTokenizer`. Threads may share it.
 
     Args:
         metadata: of a file with a tokenizer.
 
     Attributes:
-        tokens: by id.
+        tokens: by id. Rows of the model without a token have a placeholder or an empty text, perhaps the same.
         types: by id.
 
     Raises:
@@ -51,77 +52,89 @@ class Vocabulary:
 
     def __init__(self, metadata: JsonObject) -> None:
         self._metadata = metadata
-        self.tokens = metadata.optional_strings(tokenizer_keys.TOKENS) or ()
-        if not self.tokens:
+        tokens = read_texts(metadata, tokenizer_keys.TOKENS)
+        if tokens is None or not len(tokens):
             raise metadata.error(tokenizer_keys.TOKENS, "must be a list of strings")
+        self.tokens = tokens
         self.types = self._read_types()
-        if unknown := set(self.types).difference(TokenType):
+        unknown = self.types[(self.types < min(TokenType)) | (self.types > max(TokenType))]
+        if len(unknown):
             raise ValueError(
-                f"{metadata.path}: {tokenizer_keys.TOKEN_TYPE} holds {min(unknown)}: supported are "
+                f"{metadata.path}: {tokenizer_keys.TOKEN_TYPE} holds {unknown.min()}: supported are "
                 f"{min(TokenType)} to {max(TokenType)}"
             )
-        self._last_ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))  # by text
-        if len(self._last_ids) < len(self.tokens):
-            assert self.ids  # it checks which texts stand twice
+        is_used = self.types != TokenType.UNUSED
+        self._is_used = is_used.tobytes()  # Python reads bytes faster than NumPy's flags
+        self._table = TokenTable(tokens, is_used)
+        if (repeated := self._table.repeated) is not None:
+            raise ValueError(
+                f"{metadata.path}: {tokenizer_keys.TOKENS} holds {shown(tokens[repeated])} twice"
+            )
 
-    def _read_types(self) -> Sequence[int]:
+    def _read_types(self) -> Numbers:
         keys = self._metadata.values.keys()
         if tokenizer_keys.TOKEN_TYPE in keys or any(
             f"{tokenizer_keys.PREFIX}{role}_token_id" in keys for role in _ROLES.values()
         ):
-            return self.numbers(tokenizer_keys.TOKEN_TYPE, (int,))
-        return [TokenType.NORMAL] * len(self.tokens)  # no token is special
+            return self.numbers(tokenizer_keys.TOKEN_TYPE, "iu")
+        return np.full(len(self.tokens), TokenType.NORMAL)  # no token is special
 
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """Of all tokens that stand for text.
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens stand for text."""
+        return len(self._table)
 
-        Rows of the model without a token have a placeholder or an empty text, perhaps the same.
+    def find(self, text: str) -> int | None:
+        """The id of the token that stands for a text; None if there is none."""
+        return self._table.find(text)
+
+    def token(self, token_id: int) -> str | None:
+        """What a token stands for; None if there is none with this id."""
+        if not 0 <= token_id < len(self.tokens) or not self._is_used[token_id]:
+            return None
+        return self.tokens[token_id] or None
+
+    def ids(self, texts: Iterable[str] | None = None) -> dict[str, int]:
+        """The ids of tokens that stand for text, rising.
+
+        Args:
+            texts: among which the tokens are; None: all.
         """
-        ids = self._last_ids
-        unused = TokenType.UNUSED
-        if len(ids) == len(self.tokens) and unused not in self.types and "" not in ids:
-            return ids
-        used = [
-            (token, token_id)
-            for token_id, token in enumerate(self.tokens)
-            if token and self.types[token_id] != unused
-        ]
-        ids = dict(used)
-        if len(ids) < len(used):
-            twice = next(token for token, token_id in used if ids[token] != token_id)
-            raise ValueError(
-                f"{self._metadata.path}: {tokenizer_keys.TOKENS} holds {shown(twice)} twice"
-            )
+        if texts is not None:
+            return dict(sorted(self._table.among(texts).items(), key=itemgetter(1)))
+        tokens = self.tokens.tolist()
+        used = np.flatnonzero(self.types != TokenType.UNUSED).tolist()
+        ids = dict(zip(map(tokens.__getitem__, used), used, strict=True))
+        ids.pop("", None)
         return ids
 
-    @cached_property
-    def type_array(self) -> npt.NDArray[np.int64]:
-        """The types, by id."""
-        return np.array(self.types, np.int64)
+    def sizes(self, types: Iterable[int]) -> list[int]:
+        """The numbers of characters of the tokens of these types, each once, rising."""
+        return self.tokens.sizes(np.isin(self.types, list(types)))
+
+    def merges(self, pairs: Texts) -> npt.NDArray[np.int32] | None:
+        """The ids [M, 3] of both sides and of the result of merges that are listed as "left right"; None: one has no
+        space between two sides, or a side or a result is no token."""
+        return merges_of_pairs(self._table, pairs)
 
     def ids_of_types(self, types: Iterable[int]) -> list[int]:
         """Of the tokens of these types, in rising order."""
-        is_wanted = np.zeros(max(TokenType) + 1, bool)
-        is_wanted[list(types)] = True
-        found: list[int] = np.flatnonzero(is_wanted[self.type_array]).tolist()
+        found: list[int] = np.flatnonzero(np.isin(self.types, list(types))).tolist()
         return found
 
-    def numbers(self, key: str, types: tuple[type, ...] = (int, float)) -> Sequence[Any]:
-        """One number per token, of one of the types.
+    def numbers(self, key: str, kinds: str) -> Numbers:
+        """One number per token, by id. `kinds` are those of `read_numbers`.
 
         Raises:
-            ValueError: it is no such list.
+            ValueError: the value is no such array.
         """
-        values: Any = self._metadata.values.get(key)
-        is_list = isinstance(values, list) and len(values) == len(self.tokens)
-        if not is_list or not set(map(type, values)) <= set(types):
-            kind = "number" if float in types else "whole number"
+        numbers = read_numbers(self._metadata, key, kinds)
+        if numbers is None or len(numbers) != len(self.tokens):
+            kind = "number" if "f" in kinds else "whole number"
             raise self._metadata.error(
                 key, f"must hold a {kind} for each of the {len(self.tokens)} tokens"
             )
-        checked: list[Any] = values
-        return checked
+        return numbers
 
     def special_tokens(self) -> Mapping[str, str]:
         """By the names that chat templates use.

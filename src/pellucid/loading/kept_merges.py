@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.backends.native import merges_of_scores
+from pellucid.backends.native import Texts, merges_of_scores
 from pellucid.loading.cache_file import cache_path, write_cache_bytes
 
 MIN_TOKENS = 16_384  # the merges of fewer are computed as fast as a file is read
@@ -29,11 +29,11 @@ def kept_merges(
     """The merges [M, 2] of `merges_of_scores`, from a file if one holds them. If they cannot be kept, they are computed
     each time."""
     if len(tokens) < MIN_TOKENS:
-        return merges_of_scores(tokens, scores, made)
+        return merges_of_scores(Texts(tokens), scores, made)
     path = cache_path("merges") / _digest(tokens, scores, made)
     found = _read(path)
     if found is None:
-        found = merges_of_scores(tokens, scores, made)
+        found = merges_of_scores(Texts(tokens), scores, made)
         with suppress(OSError):
             _write(path, found)
     return found

@@ -2,34 +2,52 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tokenizers import AddedToken, Encoding, Tokenizer
+
+MakeTokenizer: TypeAlias = Callable[
+    [dict[str, int], list[tuple[str, str]], Iterable[AddedToken]], Tokenizer
+]
 
 # A tokenizer of one text takes some 20 microseconds for each character, the whole one of 262,144 tokens a second.
 MAX_PARTIAL_CHARACTERS = 8192  # of all texts that are encoded without the whole tokenizer
 
 
-class MergingVocabulary(Protocol):
-    """Tokens that stand for text, and how they are merged."""
+class Tokens(Protocol):
+    """The tokens of a vocabulary that stand for text."""
 
     @property
-    def ids(self) -> dict[str, int]:
-        """Of the tokens, by their texts, in rising order."""
+    def num_tokens(self) -> int: ...
+
+    def find(self, text: str) -> int | None:
+        """The id of the token that stands for a text; None if there is none."""
         ...
+
+    def token(self, token_id: int) -> str | None:
+        """What a token stands for; None if there is none with this id."""
+        ...
+
+    def ids(self, texts: Iterable[str] | None = None) -> dict[str, int]:
+        """The ids of the tokens among `texts`, rising; None: of all tokens."""
+        ...
+
+
+class Merges(Protocol):
+    """How the tokens of a vocabulary are merged."""
 
     @property
     def sizes(self) -> Collection[int]:
-        """The characters of the tokens that a text can have, 1 among them."""
+        """The characters of the tokens that merges make."""
         ...
 
-    def merges(self) -> list[tuple[str, str]]:
-        """Both sides of each merge, in the order in which merges have precedence."""
-        ...
+    def among(self, ids: dict[str, int]) -> list[tuple[str, str]]:
+        """Both sides of each merge whose sides and result are among some tokens, in the order in which merges have
+        precedence.
 
-    def part(self, texts: Iterable[str]) -> "MergingVocabulary":
-        """The tokens among `texts`, with those merges whose sides and results they are. `texts` hold all parts of each
-        of them."""
+        Args:
+            ids: of these tokens by their texts. Of each token, all of its parts that are tokens are there.
+        """
         ...
 
 
@@ -42,12 +60,12 @@ class PartialTokenizer:
 
     Args:
         vocabulary: all tokens.
-        tokens: their texts by id; ids whose text has another id stand for none.
-        added: those that are found in a text before it is normalized; all of them are in the vocabulary, and no
-            merge makes them.
+        merges: of these.
+        added: those that are found in a text before it is normalized, by id; all of them are in the vocabulary, and
+            no merge makes them.
         always: tokens that texts without these characters may have: bytes and the unknown token. No merge makes or
             joins them.
-        make: a tokenizer with some of the tokens, and some of the added ones.
+        make: a tokenizer of the ids of tokens, of merges, and of added tokens.
         write: a text in the characters of tokens. Of each part of a text it writes a part of what it writes of the
             whole, but where `composes`.
         composes: whether neighbouring characters may become one. Texts with added tokens, beside which they do
@@ -59,22 +77,23 @@ class PartialTokenizer:
 
     def __init__(
         self,
-        vocabulary: MergingVocabulary,
-        tokens: Sequence[str],
-        added: Sequence[AddedToken],
+        vocabulary: Tokens,
+        merges: Merges,
+        added: dict[int, AddedToken],
         always: Collection[str],
-        make: Callable[[MergingVocabulary, Sequence[AddedToken]], Tokenizer],
+        make: MakeTokenizer,
         write: Callable[[str], str],
         composes: bool,
     ) -> None:
         self._vocabulary = vocabulary
         self._added = added
+        self._added_texts = {token.content: token for token in added.values()}
         self._always = always
         self._make = make
-        self._tokens = tokens
+        self._merges = merges
         self._write = write
         self._composes = composes
-        self.decoder = make(vocabulary.part(()), ()).decoder
+        self.decoder = make({}, [], ()).decoder
         self._lock = threading.Lock()
         self._whole: Tokenizer | None = None
         self._num_characters = 0  # encoded without the whole tokenizer
@@ -94,36 +113,36 @@ class PartialTokenizer:
         return text
 
     def token_to_id(self, token: str) -> int | None:
-        return self._vocabulary.ids.get(token)
+        return self._vocabulary.find(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        if not 0 <= token_id < len(self._tokens):
-            return None
-        token = self._tokens[token_id]
-        return token if self._vocabulary.ids.get(token) == token_id else None
+        return self._vocabulary.token(token_id)
 
     def get_vocab(self) -> dict[str, int]:
-        return dict(self._vocabulary.ids)
+        return self._vocabulary.ids()
 
     def get_vocab_size(self) -> int:
-        return len(self._vocabulary.ids)
+        return self._vocabulary.num_tokens
 
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
-        return {self._vocabulary.ids[token.content]: token for token in self._added}
+        return dict(self._added)
 
     def make_whole(self) -> Tokenizer:
         """The whole tokenizer. The first call makes it, which takes a second and holds the GIL for half of it."""
         with self._lock:
             if self._whole is None:
-                self._whole = self._make(self._vocabulary, self._added)
+                self._whole = self._made_of(self._vocabulary.ids(), self._added.values())
             return self._whole
 
     def make_partial(self, text: str) -> Tokenizer:
         """A tokenizer that knows the tokens which this text can have."""
-        parts = _parts(self._write(text), self._vocabulary.sizes)
+        parts = _parts(self._write(text), {1, *self._merges.sizes})
         added = self._added_in(text)
-        parts.update(self._always, (token.content for token in added))
-        return self._make(self._vocabulary.part(parts), added)
+        parts.update(self._always, added)
+        return self._made_of(self._vocabulary.ids(parts), added.values())
+
+    def _made_of(self, ids: dict[str, int], added: Iterable[AddedToken]) -> Tokenizer:
+        return self._make(ids, self._merges.among(ids), added)
 
     def _for(self, text: str) -> Tokenizer:
         if self._whole is None:
@@ -133,12 +152,12 @@ class PartialTokenizer:
                 return self.make_partial(text)
         return self.make_whole()
 
-    def _added_in(self, text: str) -> list[AddedToken]:
-        return [token for token in self._added if token.content in text]
+    def _added_in(self, text: str) -> dict[str, AddedToken]:
+        return {added: token for added, token in self._added_texts.items() if added in text}
 
     @property
     def _special(self) -> set[int]:
-        return {each for each, token in self.get_added_tokens_decoder().items() if token.special}
+        return {token_id for token_id, token in self._added.items() if token.special}
 
 
 def _parts(text: str, sizes: Iterable[int]) -> set[str]:
