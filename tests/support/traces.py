@@ -20,6 +20,7 @@ from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
 from pellucid.inputs.config import fitting_block_size
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
+from pellucid.observing.event_bus import Interest
 from pellucid.observing.events import BlockOps, EventRecord, Hello, Level, Warn
 from pellucid.observing.ledger import Part
 from pellucid.outputs import CompletionDelta, RequestOutput
@@ -374,8 +375,9 @@ class _Run:
         self._engine = make_engine(trace.knobs, self._clock, self._proposer)
         self._faults = Faults(trace.seed, self._engine) if trace.faults else None
         self.events: list[EventRecord] = []
-        if trace.seed % 2:  # whoever listens changes nothing
-            self._engine.events.subscribe(self.events.append, Level.TOKEN)
+        if trace.seed % 2:  # whoever listens changes nothing, and hears the same at once and later
+            interest = Interest(Level.TOKEN, None, can_wait=trace.seed % 4 == 3)
+            self._engine.events.subscribe_lists(self.events.extend, interest)
         self._deltas: dict[tuple[str, int], list[CompletionDelta]] = defaultdict(list)
 
     def outputs(self) -> list[RequestOutput]:
@@ -410,6 +412,7 @@ class _Run:
 
     def seen(self, outputs: list[RequestOutput]) -> list[object]:
         """What listeners and callers were told, but for the machine and the time that it took."""
+        self._engine.events.flush()
         records = [
             record.as_dict() for record in self.events if not isinstance(record.event, Hello)
         ]
