@@ -43,14 +43,24 @@ def browser() -> Iterator["Browser"]:
         started.close()
 
 
+@contextmanager
+def bundled_server(**knobs: Any) -> Iterator[RunningServer]:
+    """A server of the bundled model, in a thread of its own: playwright keeps an event loop in this one.
+
+    Args:
+        knobs: settings of its engine.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        running = running_server(bundled_engine(**knobs))
+        yield thread.submit(running.__enter__).result()
+        thread.submit(running.__exit__, None, None, None).result()
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The bundled model behind a socket, without keys."""
-    # In a thread of its own: playwright keeps an event loop in this one.
-    with ThreadPoolExecutor(1) as thread:
-        running = running_server(bundled_engine())
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
+    with bundled_server() as running:
+        yield running
 
 
 @contextmanager

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
-from page.conftest import opened_page, wait_for_all_events
+from page.conftest import bundled_server, opened_page, wait_for_all_events
 from page.figure_reader import BY_FORMULA, ESTIMATED, KEEP_REPLIES, Reader, check_view, moments
 from page.figures import DEFINITIONS, OF_FORMATS, Event, marked_figures
 from pellucid.observing.events import Level
-from support.bundled import bundled_engine
-from support.http_server import RunningServer, running_server
+from support.http_server import RunningServer
 from support.step_gate import StepGate
 
 
@@ -30,18 +29,15 @@ LONG = "The old miller and the king " * 16
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The bundled model with drafts, three seats, a pool in which two long texts do not fit, and small steps."""
-    with ThreadPoolExecutor(1) as thread:
-        engine = bundled_engine(
-            speculation="ngram",
-            block_size=16,
-            num_kv_blocks=11,
-            max_model_len=160,
-            max_num_batched_tokens=32,
-            max_num_seqs=3,
-        )
-        running = running_server(engine)
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
+    with bundled_server(
+        speculation="ngram",
+        block_size=16,
+        num_kv_blocks=11,
+        max_model_len=160,
+        max_num_batched_tokens=32,
+        max_num_seqs=3,
+    ) as running:
+        yield running
 
 
 def write(server: RunningServer, prompt: str, max_tokens: int, **fields: Any) -> None:

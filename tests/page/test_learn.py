@@ -1,19 +1,15 @@
 """Learn: every step is done on a real engine, and without one from recorded runs that say so."""
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pytest
 
 from page.browser import wait_until
 from page.conftest import opened_page
 from page.screenshots import VIEWS
 from pellucid.observing.page_files import WEB_FOLDER
-from support.bundled import bundled_engine
-from support.http_server import RunningServer, running_server
+from support.http_server import RunningServer
 
 STEPS = (
     "one-token",
@@ -26,15 +22,6 @@ STEPS = (
     "batching",
     "challenge",
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """The bundled model behind a socket."""
-    with ThreadPoolExecutor(1) as thread:
-        running = running_server(bundled_engine())
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
 
 
 ABOUT_MEANING = ("choosing", "attention")  # the recorded run of SmolLM2 comes first

@@ -1,22 +1,20 @@
 """Figures marked M or C beside 201 requests, more than a table shows at once, whose events come late and in bursts."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import Any
 
 import pytest
 
 from page.browser import wait_until
-from page.conftest import opened_page, wait_for_all_events
+from page.conftest import bundled_server, opened_page, wait_for_all_events
 from page.figure_reader import KEEP_REPLIES, Reader, check_view, moments
 from page.figures import Event
 from pellucid.observing import observation_budget
 from pellucid.observing.event_bus import EventRecord
 from pellucid.observing.event_feed import EventFeed
 from pellucid.observing.events import Level
-from support.bundled import bundled_engine
-from support.http_server import RunningServer, running_server
+from support.http_server import RunningServer
 
 NUM_REQUESTS = 201
 STORY = "The old miller and the king lived near the sea with a small dog and a cat."  # fills a block, which all share
@@ -59,17 +57,14 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The bundled model with eight seats, and more blocks than one moment's requests fill."""
-    with ThreadPoolExecutor(1) as thread:
-        engine = bundled_engine(
-            block_size=16,
-            num_kv_blocks=40,
-            max_model_len=64,
-            max_num_batched_tokens=64,
-            max_num_seqs=8,
-        )
-        running = running_server(engine)
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
+    with bundled_server(
+        block_size=16,
+        num_kv_blocks=40,
+        max_model_len=64,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+    ) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

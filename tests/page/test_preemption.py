@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from page.browser import wait_until
-from page.conftest import wait_for_all_events
-from support.bundled import bundled_engine
-from support.http_server import RunningServer, running_server
+from page.conftest import bundled_server, wait_for_all_events
+from support.http_server import RunningServer
 from support.step_gate import StepGate
 
 BLOCK_TOKENS = 16
@@ -20,15 +19,12 @@ TOKENS = 170  # of a long text
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The bundled model with a pool in which one long text fits, and two do not."""
-    with ThreadPoolExecutor(1) as thread:
-        engine = bundled_engine(
-            block_size=BLOCK_TOKENS,
-            num_kv_blocks=NUM_BLOCKS,
-            max_model_len=NUM_BLOCKS * BLOCK_TOKENS,
-        )
-        running = running_server(engine)
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
+    with bundled_server(
+        block_size=BLOCK_TOKENS,
+        num_kv_blocks=NUM_BLOCKS,
+        max_model_len=NUM_BLOCKS * BLOCK_TOKENS,
+    ) as running:
+        yield running
 
 
 def write(server: RunningServer, prompt: str, tokens: int) -> str:

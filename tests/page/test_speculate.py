@@ -1,24 +1,21 @@
 """Speculate: a run by keyboard, its rounds and acceptance beside the events, the formula by slider."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from page.browser import wait_until
+from page.conftest import bundled_server
 from pellucid.observing.events import Level
-from support.bundled import bundled_engine
-from support.http_server import RunningServer, running_server
+from support.http_server import RunningServer
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """The bundled model with drafts by prompt lookup in every step."""
-    with ThreadPoolExecutor(1) as thread:
-        running = running_server(bundled_engine(speculation="ngram"))
-        yield thread.submit(running.__enter__).result()
-        thread.submit(running.__exit__, None, None, None).result()
+    with bundled_server(speculation="ngram") as running:
+        yield running
 
 
 REPEATS = (

@@ -49,9 +49,8 @@ class Trials:
         self._work: Callable[[Trials], None] | None = work
         self._seconds = seconds
         self._times = itertools.count(1_000_000_000)  # of files: byte code is known by them
-        self._passed = set[
-            tuple[str, bool]
-        ]()  # without a mistake: tests, and whether imported anew
+        # Without a mistake: tests, and whether all modules were imported anew.
+        self._passed = set[tuple[str, bool]]()
         self._fail = set[tuple[str, bool]]()
         self._functions = defaultdict[tuple[str, str, int], list[FunctionType]](list)
 

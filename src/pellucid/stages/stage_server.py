@@ -110,11 +110,11 @@ def open_stage(
         ValueError: the key cannot be read, a setting cannot be used, there is no such model, or the address is taken or
             of no machine here.
     """
-    config = EngineConfig(model=model, revision=revision, num_threads=num_threads)
+    config = EngineConfig(model=model, revision=revision, num_threads=num_threads, device="cpu")
+    key = read_secret("stages_key", key_file)
     # What is missing is said before an engine comes; and what is imported for it is no part of its memory.
     open_stored_model(find_model(model, revision).path)
     make_backend(config)
-    key = read_secret("stages_key", key_file)
     try:
         return StageServer(address, key, OwnSettings(model, revision, num_threads))
     except OSError as error:
