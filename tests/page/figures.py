@@ -294,7 +294,7 @@ class Moment:
     def share_of_steps(self, *parts: str) -> tuple[float, float]:
         steps = self.all("step")
         spent = sum(each[part] for each in steps for part in parts)
-        return spent, sum(each[part] for each in steps for part in STEP_PARTS)
+        return spent, max(1, sum(each[part] for each in steps for part in STEP_PARTS))  # none yet
 
     def forward(self) -> str:
         spent, whole = self.share_of_steps("fwd_us")
