@@ -51,48 +51,6 @@ def answered(server: RunningServer, body: dict[str, Any], path: str = CHAT) -> d
     return {key: reply.json.get(key) for key in ("choices", "warnings")}
 
 
-@pytest.mark.parametrize(
-    ("fields", "warned"),
-    [
-        (
-            {"id_slot": 0, "request_id": "mine", "keep_alive": "5m"},
-            ["id_slot", "request_id", "keep_alive"],
-        ),
-        ({"num_ctx": 8192, "provider": {"order": ["a"]}}, ["num_ctx", "provider"]),
-        ({"spaces_between_special_tokens": True}, ["spaces_between_special_tokens"]),
-        ({"chat_template_kwargs": {"colour": "red"}}, ["chat_template_kwargs.colour"]),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, ["enable_thinking"]),
-        ({"enable_thinking": False}, ["enable_thinking"]),
-        ({"max_tokens": 100_000}, ["max_tokens=100000"]),
-    ],
-)
-def test_what_has_no_effect_is_said(
-    server: RunningServer, fields: dict[str, Any], warned: list[str]
-) -> None:
-    body = {"max_tokens": 1, **GREEDY, "stop": ["."], **fields}
-    reply = server.post(CHAT, body)
-    assert [line.partition(":")[0] for line in reply.json["warnings"]] == warned
-    assert json.loads(reply.headers["x-pellucid-warnings"]) == reply.json["warnings"]
-
-
-def test_a_prompt_that_is_not_to_be_cached() -> None:
-    body = {"prompt": "Once upon a time " * 30, "max_tokens": 1}
-    with running_server(scripted_engine("Yes.", enable_prefix_caching=True)) as server:
-        found = [
-            server.post(TEXT, {**body, **fields}).json["usage"]["prompt_tokens_details"][
-                "cached_tokens"
-            ]
-            for fields in (
-                {"cache_prompt": False},
-                {"cache_prompt": False},
-                {},
-                {"cache_prompt": True},
-            )
-        ]
-        assert found[:3] == [0, 0, 0] and found[3] > 64
-        server.wait_until_idle()
-
-
 def test_timings_are_those_of_the_metrics() -> None:
     metrics = RequestMetrics(1.0, 1.5, [1.75, 2.0, 2.75])
     completion = CompletionOutput(0, "abc", [7, 8, 9])
@@ -111,43 +69,6 @@ def test_timings_are_those_of_the_metrics() -> None:
     output.metrics = RequestMetrics(1.0)
     timings = timings_of([output])
     assert timings and timings["queue_ms"] == timings["prompt_ms"] == timings["predicted_ms"] == 0
-
-
-def test_timings_in_every_frame_and_tokens_by_their_ids(server: RunningServer) -> None:
-    body = {**GREEDY, "max_tokens": 4, "ignore_eos": True, "stream": True}
-    events = server.post(CHAT, {**body, "timings_per_token": True}).events[:-1]
-    assert [event["timings"]["predicted_n"] for event in events][-1] == 4
-    for path, key in ((CHAT, "logprobs"), (TEXT, "logprobs")):
-        asked: dict[str, Any] = (
-            {**GREEDY, "logprobs": True} if path == CHAT else {"prompt": "Once", key: 1}
-        )
-        reply = server.post(
-            path,
-            {
-                **asked,
-                "max_tokens": 2,
-                "return_tokens_as_token_ids": True,
-                "return_token_ids": True,
-            },
-        )
-        (choice,) = reply.json["choices"]
-        found = choice[key]
-        names = [at["token"] for at in found["content"]] if path == CHAT else found["tokens"]
-        assert names == [f"token_id:{token_id}" for token_id in choice["token_ids"]]
-        if path == TEXT:
-            assert all(set(names) & set(at) for at in found["top_logprobs"])
-
-
-def test_routes_without_a_prefix_and_the_count_of_tokens(server: RunningServer) -> None:
-    reply = server.post("/chat/completions", {**GREEDY, "max_tokens": 1})
-    counted = {
-        "object": "response.input_tokens",
-        "input_tokens": reply.json["usage"]["prompt_tokens"],
-    }
-    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
-        assert server.post(path, {**GREEDY, "max_tokens": 1}).json == counted
-    assert server.get("/models").json["data"][0]["id"] == "tested"
-    assert server.post("/responses", {"input": "Hi", "max_output_tokens": 1}).status == 200
 
 
 def test_thinking_is_switched_off_by_the_template_or_by_a_budget(

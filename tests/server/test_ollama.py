@@ -96,12 +96,6 @@ def test_an_unfinished_answer_is_continued(client: ollama.Client) -> None:
     assert client.chat("tested", messages, options=OPTIONS).message.content == expected
 
 
-def test_an_empty_prompt_loads(client: ollama.Client, server: RunningServer) -> None:
-    assert client.generate("tested").done_reason == "load"
-    assert client.chat("tested").done_reason == "load"
-    assert not server.service.under_way
-
-
 def test_logprobs(client: ollama.Client) -> None:
     greedy = {"temperature": 0, "num_predict": 5}
     whole = client.chat("tested", QUESTION, options=greedy, logprobs=True, top_logprobs=2)
@@ -110,14 +104,6 @@ def test_logprobs(client: ollama.Client) -> None:
     exact = [at[i].logprob for i, at in zip(expected.token_ids, expected.logprobs, strict=True)]
     assert [entry.logprob for entry in whole.logprobs] == exact
     assert all(len(entry.top_logprobs or ()) == 2 for entry in whole.logprobs)
-
-
-def test_images_left_empty_are_no_images(server: RunningServer) -> None:
-    message = {"role": "user", "content": "Hello", "images": []}
-    body = {"model": "tested", "messages": [message], "options": {"num_predict": 1}, "tools": []}
-    assert server.post("/api/chat", {**body, "stream": False}).status == 200
-    body = {"model": "tested", "prompt": "Hello", "images": [], "suffix": "", "template": ""}
-    assert server.post("/api/generate", {**body, "stream": False}).status == 200
 
 
 def test_text_to_tokens_and_back(server: RunningServer) -> None:

@@ -70,17 +70,6 @@ def test_a_json_object_and_llama_cpps_form_of_a_schema(client: openai.OpenAI) ->
     assert City.model_validate_json(choice.message.content or "")
 
 
-def test_a_question_is_answered_by_a_choice_in_one_token(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(**COMMON, extra_body=CHOICE)
-    (choice,) = reply.choices
-    assert choice.message.content in ("Yes", "No")
-    assert (choice.finish_reason, choice.model_dump()["stop_reason"]) == (
-        "stop",
-        "structured_outputs",
-    )
-    assert reply.usage is not None and reply.usage.completion_tokens == 1
-
-
 def test_a_story_or_a_choice(client: openai.OpenAI) -> None:
     """The example of docs/server.md."""
     question: list[Any] = [
@@ -141,44 +130,3 @@ def test_ollamas_format(server: RunningServer) -> None:
         assert client.generate("tested", "Paris", format="json", options=options).response[0] == "{"
         with pytest.raises(ollama.ResponseError, match=r"format: .*not"):
             client.chat("tested", QUESTION, format=WRONG_SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param", "message"),
-    [
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": WRONG_SCHEMA},
-                }
-            },
-            "response_format",
-            "not",
-        ),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "needs a JSON schema"),
-        ({"response_format": {"type": "xml"}}, "response_format", "must be 'text', 'json_object'"),
-        ({"response_format": FORMAT, **CHOICE}, "response_format", "exclude each other"),
-        (
-            {"response_format": FORMAT, "tools": [{"type": "function", "function": {"name": "f"}}]},
-            "response_format",
-            "beside tools only JSON formats are served",
-        ),
-        ({"structured_outputs": {}}, "structured_outputs", "nothing given"),
-        ({"structured_outputs": {"regex": "("}}, "structured_outputs", "structured_outputs.regex: "),
-        ({"structured_outputs": {"choice": "Yes"}}, "structured_outputs", "a list of texts"),
-        ({"structured_outputs": {"xgrammar": 1}}, "structured_outputs", "xgrammar: is not served"),
-        ({"guided_choice": ["a"]}, "guided_choice", "use structured_outputs.choice"),
-        ({"grammar": 'root ::= "a" b'}, "grammar", "grammar: Rule 'b' not found"),
-        ({"grammar": "root ::= " + "(" * 3000}, "grammar", "grammar: is nested too deeply"),
-        ({"json_schema": {"type": 1}}, "json_schema", "json_schema: "),
-        ({"grammar": 'root ::= "a"', "json_schema": {"type": "string"}}, "grammar", "exclude each other"),
-    ],
-)  # fmt: skip
-def test_a_rule_that_cannot_be_kept_is_refused_by_its_name(
-    client: openai.OpenAI, fields: dict[str, Any], param: str, message: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**COMMON, extra_body=fields)
-    assert refused.value.param == param
-    assert message in str(refused.value)
