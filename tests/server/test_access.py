@@ -13,9 +13,9 @@ import pytest
 from pellucid.server.api_keys import ApiKeys, Caller, Role
 from pellucid.server.config import Limits, ServerConfig
 from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
-from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import TIMEOUT, RunningServer, running_server
+from support.refusals import check_refusals
 
 SMALL = Limits(max_header_bytes=2048, max_body_bytes=4096)
 
@@ -58,14 +58,6 @@ def test_a_key_comes_in_either_header(guarded: RunningServer) -> None:
     assert guarded.get("/v1/models", authorization=f"Bearer {USER_KEY}").status == 200
     assert guarded.get("/v1/models", authorization=f"bearer  {USER_KEY}").status == 200
     assert guarded.get("/v1/models", x_api_key=ADMIN_KEY).status == 200
-
-
-def test_cve_2026_48710_the_host_does_not_change_the_path_that_is_authorised(
-    guarded: RunningServer,
-) -> None:
-    for host in ("localhost/health", "localhost/health?", "localhost/health#"):
-        reply = guarded.call("GET", "/v1/models", headers={"host": host})
-        assert reply.status in (401, 403)
 
 
 def test_dns_rebinding_another_name_for_this_machine_is_refused(guarded: RunningServer) -> None:
@@ -141,12 +133,6 @@ def test_a_body_has_a_limit_announced_or_not(guarded: RunningServer) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_a_compressed_body_is_refused(guarded: RunningServer) -> None:
-    """Ollama GO-2025-3548: a small body that becomes a large one."""
-    headers = {**bearer(USER_KEY), "content-encoding": "gzip"}
-    assert guarded.call("POST", "/v1/completions", b"x", headers).status == 415
-
-
 def test_cve_2025_48956_headers_have_a_limit_whole_or_unfinished(guarded: RunningServer) -> None:
     reply = guarded.get("/v1/models", x_api_key=USER_KEY, x_long="a" * 2048)
     assert reply.status == 431
@@ -202,23 +188,6 @@ def test_no_secret_is_shown(guarded: RunningServer, caplog: pytest.LogCaptureFix
     assert USER_KEY not in caplog.text + repr(KEYS) + repr(vars(KEYS)) + reply.body.decode()
 
 
-def test_cached_prompts_are_shared_under_one_key_only() -> None:
-    """vLLM CVE-2025-46570: the time to the first token tells what others asked."""
-    body = {"prompt": list(range(10, 110)), "max_tokens": 1}
-
-    def num_cached(server: RunningServer, key: str, **fields: str) -> int:
-        reply = server.call("POST", "/v1/completions", {**body, **fields}, bearer(key))
-        return reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-    with running_server(bundled_engine(), api_keys=KEYS) as server:
-        assert num_cached(server, USER_KEY) == 0
-        assert num_cached(server, OTHER_KEY) == 0
-        assert num_cached(server, USER_KEY) == 96
-        assert num_cached(server, USER_KEY, cache_salt="s") == 0
-        assert num_cached(server, USER_KEY, cache_salt="s") == 96
-        assert num_cached(server, ADMIN_KEY, cache_salt="s") == 0
-
-
 def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# who\ninference user {USER_KEY}\n\nadmin ops {ADMIN_KEY}  # that is me\n")
@@ -236,59 +205,57 @@ def test_keys_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
     assert given.find(USER_KEY) == given.find(OTHER_KEY) == Caller("inference", Role.INFERENCE)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("user sk-0123456789abcdef", "keys, line 1: must be 'inference NAME KEY'"),
-        ("admin ops sk-0123456789abcdef weight=0", "keys, line 1: 'weight=0' must be weight=W"),
-        ("admin ops sk-0123456789abcdef weight=1001", "with a number in 0.001..1000"),
-        ("admin ops sk-0123456789abcdef 2", "keys, line 1: '2' must be weight=W with a number"),
-        (
-            "admin a sk-0123456789abcdef\nadmin a sk-1123456789abcdef weight=2",
-            "keys, line 2: 'a' has another weight in an earlier line",
-        ),
-        ("\nroot user sk-0123456789abcdef", "keys, line 2: must be"),
-        ("admin ops fifteen--------", "'ops' has 15 characters; a key needs at least 16"),
-        ("admin ops sk-0123456789abcdéf", "'ops' must be ASCII"),
-        ("admin a sk-0123456789abcdef\nadmin b sk-0123456789abcdef", "'b' and 'a' have the same"),
-    ],
+KEY = "sk-0123456789abcdef"
+WRONG_KEYS = (
+    f"user {KEY}",
+    f"admin ops {KEY} weight=0",
+    f"admin ops {KEY} weight=1001",
+    f"admin ops {KEY} 2",
+    f"admin a {KEY}\nadmin a sk-1123456789abcdef weight=2",
+    f"\nroot user {KEY}",
+    "admin ops fifteen--------",
+    "admin ops sk-0123456789abcdéf",
+    f"admin a {KEY}\nadmin b {KEY}",
 )
-def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    (tmp_path / "keys").write_text(text)
-    with pytest.raises(ValueError, match=message) as refused:
-        ApiKeys.read(tmp_path / "keys", {})
-    assert "sk-" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"host": "0.0.0.0"}, "host='0.0.0.0': other machines reach this address"),
-        ({"host": "example.com"}, "host='example.com': other machines"),
-        ({"port": 65536}, "port=65536: must be in"),
-        ({"port": -1}, "port=-1: must be in"),
-        ({"stall_seconds": 0}, "must be above 0"),
-        ({"otlp_endpoint": "127.0.0.1:4318"}, "otlp_endpoint='127.0.0.1:4318': must be http"),
-        ({"allowed_origins": ("https://chat.example/",)}, "without a path"),
-        ({"allowed_origins": ("chat.example",)}, "allowed_origins='chat.example': must be"),
-        ({"model_names": ("a", "")}, "model_names=\\('a', ''\\)"),
-        ({"keepalive_seconds": 0}, "must be above 0"),
-        ({"isolate_keys": True}, "isolate_keys=True: needs API keys"),
-    ],
+def test_a_file_of_keys_with_a_mistake_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+
+    def read(text: str) -> None:
+        file.write_text(text)
+        ApiKeys.read(file, {})
+
+    check_refusals("api_keys", WRONG_KEYS, read, hidden=tmp_path)
+
+
+WRONG_SERVERS: tuple[dict[str, Any], ...] = (
+    {"host": "0.0.0.0"},
+    {"host": "example.com"},
+    {"port": 65536},
+    {"port": -1},
+    {"stall_seconds": 0},
+    {"otlp_endpoint": "127.0.0.1:4318"},
+    {"allowed_origins": ("https://chat.example/",)},
+    {"allowed_origins": ("chat.example",)},
+    {"model_names": ("a", "")},
+    {"keepalive_seconds": 0},
+    {"isolate_keys": True},
+    {"limits": {"max_completions": 0}},
 )
-def test_a_server_that_cannot_be_is_refused(knobs: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ServerConfig(**{"model_names": ("m",), **knobs})
-    for port in (0, 65535):
-        assert ServerConfig(model_names=("m",), port=port).port == port
-    for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1"):
-        assert ServerConfig(model_names=("m",), host=host).is_loopback
-    assert ServerConfig(model_names=("m",), host="0.0.0.0", api_keys=KEYS).port == 8000
-    assert ServerConfig(model_names=("m",), host="0.0.0.0", allow_anyone=True).port == 8000
 
 
-def test_a_limit_is_above_zero() -> None:
-    with pytest.raises(ValueError, match="max_completions=0: must be above 0"):
-        Limits(max_completions=0)
+def test_a_server_that_cannot_be_is_refused() -> None:
+    def make(knobs: dict[str, Any]) -> None:
+        limits = Limits(**knobs.get("limits", {}))
+        ServerConfig(**{"model_names": ("m",), **knobs, "limits": limits})
+
+    check_refusals("server_config", WRONG_SERVERS, make)
+    for knobs in (
+        *({"port": port} for port in (0, 65535)),
+        *({"host": host} for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1")),
+        *({"host": "0.0.0.0", **who} for who in ({"api_keys": KEYS}, {"allow_anyone": True})),
+    ):
+        config = ServerConfig(model_names=("m",), **knobs)
+        assert config.port == knobs.get("port", 8000)
+        assert config.is_loopback is (config.host != "0.0.0.0")

@@ -99,15 +99,7 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
 
 def test_unsafe_deserialization() -> None:
     """Remote code by pickle, torch.load and dill: nothing here can read any of them."""
-    formats = (
-        "pickle",
-        "dill",
-        "cloudpickle",
-        "marshal",
-        "shelve",
-        "joblib",
-        "yaml",
-    )
+    formats = ("pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml")
     assert names_called(*formats) == set()
     text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     assert "allow_pickle=True" not in text
@@ -252,10 +244,9 @@ def test_prefix_cache_side_channel(server: RunningServer) -> None:
         usage = call(server, "/v1/completions", {**body, **fields}, key).json["usage"]
         return int(usage["prompt_tokens_details"]["cached_tokens"])
 
-    assert cached(USER_KEY) == 0
-    assert cached(USER_KEY) > 150
-    assert cached(OTHER_KEY) == 0
-    assert cached(USER_KEY, cache_salt="other") == 0
+    assert [cached(USER_KEY), cached(USER_KEY), cached(OTHER_KEY)] == [0, 192, 0]
+    assert [cached(USER_KEY, cache_salt="s") for _ in range(2)] == [0, 192]
+    assert cached(ADMIN_KEY, cache_salt="s") == 0
 
 
 def test_grammar_and_regex_denial_of_service(server: RunningServer) -> None:
@@ -462,6 +453,8 @@ def test_path_traversal(server: RunningServer) -> None:
         f"/page/{version}/../page_files.py",
         f"/page/{version}/%2e%2e/%2e%2e/config.py",
         f"/page/{version}//etc/passwd",
+        f"/page/{version}/README.md",
+        "/page/000000000000/app.js",
         "/v1/explain/..%2f..%2fetc%2fpasswd",
         "/v1/models/..%2f..%2fconfig.json",
     ):

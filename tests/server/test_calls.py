@@ -289,21 +289,14 @@ def test_a_crash_leaves_the_last_steps_in_a_file_and_says_where(
 )
 def test_a_silent_stream_gets_signs_of_life(path: str, fields: dict[str, Any], sign: bytes) -> None:
     with running_server(scripted_engine("Yes."), keepalive_seconds=0.05) as server:
-        go_on = threading.Event()
-        original = server.engine.step
-
-        def late() -> object:
-            go_on.wait(TIMEOUT)
-            return original()
-
-        server.engine.step = late  # type: ignore[method-assign]
+        gate = StepGate(server.engine)
         body = {"model": "tested", "max_tokens": 9, "stream": True, **fields}
         with server.open_call(path, body) as connection:
             received = b""
             while len(re.findall(sign, received)) < 3:
                 received += (new := connection.recv(4096))
                 assert new, received
-            go_on.set()
+            gate.open()
             while b"\r\n0\r\n\r\n" not in received:  # its end
                 received += (new := connection.recv(65536))
                 assert new, received

@@ -46,22 +46,12 @@ def test_whole_runs(server: RunningServer) -> None:
     compare(RUNS, lines)
 
 
-def test_the_cache_saves_passes_and_costs_memory(server: RunningServer) -> None:
+def test_the_time_of_a_run_is_that_of_its_steps(server: RunningServer) -> None:
     events, end = run(server, max_tokens=24)
-    cached, naive = end["arms"]["cached"], end["arms"]["naive"]
-    for arm in (cached, naive):
-        assert arm["n_tok"] == 24 and arm["finished"]
-        assert arm["pass_tok"] == arm["pass_tok_formula"]
-    assert naive["pass_tok"] > 5 * cached["pass_tok"]
-    assert naive["flops"] > 5 * cached["flops"]
-    # Without the cache nothing is held from one step to the next.
-    assert naive["kv_held_peak_bytes"] == 0 < cached["kv_held_peak_bytes"]
-    assert end["same_tok"] == 24 and end["first_diff"] is None and end["dlogprob_max"] == 0
-    assert cached["texts"] == naive["texts"]
     own = [event for event in events if event["ev"] == "cmp" and event["arm"] == "cached"]
     assert [event["n_tok"] for event in own] == list(range(1, 25))
     assert [event["t_us"] for event in own] == sorted(event["t_us"] for event in own)
-    assert sum(event["step_us"] for event in own) == cached["runs_us"][0]
+    assert sum(event["step_us"] for event in own) == end["arms"]["cached"]["runs_us"][0]
 
 
 @pytest.mark.parametrize("kind", ["cache", "kv_dtype"])
@@ -150,16 +140,10 @@ def test_formats_say_what_they_make_of_the_text(
     assert {arm["read_tok"] for arm in end["arms"].values()} == {5}
 
 
-def test_formats_of_the_cache_and_batches(server: RunningServer) -> None:
+def test_formats_take_less_memory_one_after_the_other(server: RunningServer) -> None:
     _, end = run(server, kind="kv_dtype", max_tokens=8)
     peaks = [end["arms"][dtype]["kv_peak_bytes"] for dtype in ("bf16", "int8", "int4")]
     assert peaks[0] > peaks[1] > peaks[2]
-    events, end = run(server, kind="batch", batch=4, max_tokens=8, temperature=0.8, seed=3)
-    assert end["same_tok"] == 32 and end["dlogprob_max"] == 0
-    steps = [event["arm"] for event in events if event["ev"] == "cmp"]
-    one, many = steps.count("one"), steps.count("many")
-    assert (one, many) == (32, 8)
-    assert end["arms"]["one"]["moved_bytes"] > 3 * end["arms"]["many"]["moved_bytes"]
     assert not server.engine.has_unfinished_requests
 
 
@@ -196,16 +180,3 @@ def test_engines_of_a_comparison_have_caches_of_their_own(tmp_path: Path) -> Non
     with running_server(bundled_engine(**caches, enable_prefix_caching=True)) as server:
         _, end = run(server, prompt="word " * 70, max_tokens=2, runs=1)
     assert {arm["kv_peak_bytes"] for arm in end["arms"].values()} == {3 * 98304}
-
-
-def test_what_is_too_much_is_refused(server: RunningServer) -> None:
-    for wrong, name in (
-        ({"batch": 1}, "batch"),
-        ({"kind": "speed"}, "kind"),
-        ({"prompt": ""}, "prompt"),
-        ({"tokens": 3}, "tokens"),
-        ({"prompt": [5] * 2040, "max_tokens": 100}, "max_tokens"),
-    ):
-        reply = server.post("/v1/compare", {"prompt": PROMPT, **wrong})
-        assert reply.status == 400 and name in reply.json["error"]["message"], wrong
-    server.wait_until_idle()

@@ -38,21 +38,10 @@ def test_limits_of_the_engine_are_those_of_its_model_on_its_machine() -> None:
             assert found["longest_context"] == longest, query
 
 
-def test_known_shapes_and_refusals(server: RunningServer) -> None:
+def test_known_shapes(server: RunningServer) -> None:
     query = "shape=qwen2.5-0.5b&machine=h100-80g&quantization=int4&kv_cache_dtype=int8"
     found = server.get(f"/v1/estimate?{query}").json
     assert "qwen2.5-0.5b" in found["shapes"] and found["machine"]["provenance"] == "E"
-    for query, name in (
-        ("shape=nobody", "shape"),
-        ("machine=abacus", "machine"),
-        ("batch=0", "batch"),
-        ("batch=1.5", "batch"),
-        ("acceptance=nan", "acceptance"),
-        ("quantization=int3", "quantization"),
-        ("prompts=3", "prompts"),
-    ):
-        reply = server.get(f"/v1/estimate?machine=h100-80g&{query}")
-        assert reply.status == 400 and name in reply.json["error"]["message"], query
 
 
 def test_what_this_machine_has_measured_is_said_of_this_machine_alone(

@@ -7,18 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.server.api_keys import ApiKeys, Caller, Role
+from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.http_server import HttpReply, RunningServer, running_server
 
-USER_KEY, OTHER_KEY, ADMIN_KEY = (f"{name}-key-0123456789" for name in ("user", "other", "admin"))
-KEYS = ApiKeys(
-    [
-        (USER_KEY, Caller("user", Role.INFERENCE)),
-        (OTHER_KEY, Caller("other", Role.INFERENCE)),
-        (ADMIN_KEY, Caller("ops", Role.ADMIN)),
-    ]
-)
 USER, OTHER, ADMIN = ({"x-api-key": key} for key in (USER_KEY, OTHER_KEY, ADMIN_KEY))
 BODY = {
     "prompt": "Once upon a time, Mira went to the market. Mira had a small red key. " * 4,

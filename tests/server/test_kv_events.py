@@ -62,10 +62,9 @@ def run(engine: LLMEngine) -> None:
 
 
 class Recorder:
-    """A listener that passes on the changes of each step."""
+    """A listener that keeps the changes of a step."""
 
-    def __init__(self, log: EventLog) -> None:
-        self.log = log
+    def __init__(self) -> None:
         self.changes: list[Change] = []
 
     def added(self, key: BlockKey) -> None:
@@ -75,18 +74,39 @@ class Recorder:
         self.changes.append(Change(key, is_added=False))
 
 
-@pytest.mark.parametrize("max_batches", [1, 8, 100_000])
-def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
-    max_batches: int,
-) -> None:
+class Reading:
+    """Readers of a log that keeps so many batches: one always reads, one sometimes, and one begins after each step."""
+
+    def __init__(self, max_batches: int) -> None:
+        self.log = EventLog(BLOCK_SIZE, time.time, max_batches)
+        self.always, self.sometimes, self.late = (KVEventReader() for _ in range(3))
+        self.always.read(*self.log.first())
+
+    def read(self, changes: list[Change], index: PrefixIndex, reads_missed: bool) -> None:
+        """Each reader then knows at least what the index has, and nothing that it has not."""
+        expected, labels = found(index), set(map(label, index._blocks))
+        batch = self.log.add(changes)
+        self.always.read(*batch)
+        self.late = KVEventReader()
+        for missed in self.log.since(0):
+            self.late.read(*missed)
+        if reads_missed:  # as readers do where numbers have a gap
+            for missed in self.log.since((self.sometimes.last_number or 0) + 1):
+                self.sometimes.read(*missed)
+        assert self.late.last_number == self.always.last_number == batch.number
+        assert self.late.chains == expected
+        for reader in (self.always, *([self.sometimes] if reads_missed else [])):
+            assert reader.chains.items() >= expected.items()
+            assert reader.chains.keys() <= labels
+
+
+def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses() -> None:
     """A pool of few blocks, so that beginnings of texts are evicted and come again."""
     engine = fake_engine(block_size=BLOCK_SIZE, num_kv_blocks=40, max_model_len=256)
-    log = EventLog(BLOCK_SIZE, time.time, max_batches)
-    recorder = Recorder(log)
+    recorder = Recorder()
     engine.watch_prefixes(recorder)
     index = engine.scheduler.kv_cache_manager.block_pool.index
-    always, sometimes = KVEventReader(), KVEventReader()
-    always.read(*log.first())
+    readings = [Reading(max_batches) for max_batches in (1, 8, 100_000)]
     rng, num_orphans = random.Random(5), 0
     for number, text in zip(range(50), draw_texts(3), strict=False):
         salt = "mine" if number % 7 == 0 else None
@@ -95,25 +115,13 @@ def test_a_reader_knows_the_index_whenever_it_begins_and_whatever_it_misses(
             params = SamplingParams(max_tokens=min(num_tokens, 256 - len(text)), ignore_eos=True)
             engine.add_request(text, params, cache_salt=salt)
         run(engine)
-        batch = log.add(recorder.changes)
+        num_orphans += len(index) - len(found(index))
+        reads_missed = rng.random() < 0.2
+        for reading in readings:
+            reading.read(recorder.changes, index, reads_missed)
         recorder.changes.clear()
-        always.read(*batch)
-        expected = found(index)
-        num_orphans += len(index) - len(expected)
-        if rng.random() < 0.2:  # asks for what it missed, as readers do where numbers have a gap
-            for missed in log.since((sometimes.last_number or 0) + 1):
-                sometimes.read(*missed)
-            assert sometimes.chains.items() >= expected.items()
-            assert sometimes.chains.keys() <= set(map(label, index._blocks))
-        late = KVEventReader()
-        for missed in log.since(0):
-            late.read(*missed)
-        assert late.last_number == always.last_number == batch.number
-        assert late.chains == expected
-        assert always.chains.items() >= expected.items()
-        assert always.chains.keys() <= set(map(label, index._blocks))
     assert num_orphans
-    assert set(late.salts.values()) == {"mine", None}
+    assert all(set(each.late.salts.values()) == {"mine", None} for each in readings)
 
 
 def test_the_latest_batches_are_kept() -> None:
@@ -247,4 +255,4 @@ def test_a_listener_comes_before_the_first_request() -> None:
     engine.add_request([1, 2, 3, 4, 5] * BLOCK_SIZE, SamplingParams(max_tokens=1))
     run(engine)
     with pytest.raises(ValueError, match="must come before the first request"):
-        engine.watch_prefixes(Recorder(EventLog(BLOCK_SIZE, time.time)))
+        engine.watch_prefixes(Recorder())

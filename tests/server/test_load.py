@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pellucid.cli import main
-from pellucid.server.api_keys import ApiKeys, Caller, Role
+from support.api_keys import ADMIN_KEY, KEYS, USER_KEY
 from support.fake_model import fake_engine
 from support.http_server import RunningServer, running_server
 
@@ -68,16 +68,14 @@ def test_what_cannot_be_measured_is_said_in_a_line(server: RunningServer, run: R
 
 
 def test_a_wrong_key_is_said_and_the_right_one_is_taken(run: Run) -> None:
-    user, admin = "user-key-0123456789", "admin-key-0123456789"
-    keys = ApiKeys([(user, Caller("user", Role.INFERENCE)), (admin, Caller("ops", Role.ADMIN))])
-    with running_server(fake_engine(), api_keys=keys) as server:
+    with running_server(fake_engine(), api_keys=KEYS) as server:
         for words in (("bench-serve", "--api-key", "wrong-key-0123456789"), ("top", "--once")):
             status, _, err = run(words[0], server.url, *words[1:])
             assert status == 2 and "HTTP 401, a key is missing" in err
         assert "wrong-key" not in err
-        status, _, err = run("top", server.url, "--once", "--admin-key", user)
+        status, _, err = run("top", server.url, "--once", "--admin-key", USER_KEY)
         assert status == 2 and "HTTP 403" in err
-        assert run("top", server.url, "--once", "--admin-key", admin)[0] == 0
+        assert run("top", server.url, "--once", "--admin-key", ADMIN_KEY)[0] == 0
 
 
 def test_top_shows_the_server_once(server: RunningServer, run: Run) -> None:

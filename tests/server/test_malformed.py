@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.bundled import bundled_engine
-from support.http_server import TIMEOUT, RunningServer, running_server
+from support.http_server import TIMEOUT, RunningServer
 
 NUM_THREADS = 4
 GOOD: list[dict[str, Any]] = [
@@ -30,50 +29,10 @@ ROUTES: dict[str, dict[str, Any]] = {  # each with a body that it serves
     "/detokenize": {"tokens": [1, 2]},
     "/apply-template": {"messages": MESSAGES},
 }
-NAMES = (
-    "prompt",
-    "messages",
-    "input",
-    "model",
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "repeat_penalty",
-    "frequency_penalty",
-    "stop",
-    "n",
-    "logit_bias",
-    "tools",
-    "tool_choice",
-    "stream",
-    "stream_options",
-    "options",
-    "system",
-    "thinking",
-    "seed",
-    "tokens",
-    "logprobs",
-    "response_format",
-    "structured_outputs",
-    "output_config",
-    "format",
-    "text",
-    "cache_salt",
-    "priority",
-    "timeout",
-    "\x00",
-    "a" * 300,
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(bundled_engine()) as running:
-        yield running
-        running.wait_until_idle()
+FIELD_NAMES = """prompt messages input model max_tokens temperature top_k top_p min_p repetition_penalty repeat_penalty
+    frequency_penalty stop n logit_bias tools tool_choice stream stream_options options system thinking seed tokens
+    logprobs response_format structured_outputs output_config format text cache_salt priority timeout"""
+NAMES = (*FIELD_NAMES.split(), "\x00", "a" * 300)
 
 
 def random_value(rng: random.Random, depth: int = 0) -> Any:

