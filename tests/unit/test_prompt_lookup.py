@@ -114,39 +114,6 @@ def test_a_copy_that_departs_for_long_has_ended() -> None:
         assert draft_at([*copied, *other[:length]], ENOUGH) == []
 
 
-def test_few_tokens_that_agree_are_no_copy() -> None:
-    assert draft_at([*PASSAGE[: ENOUGH - 1], 7], 1) == []
-    assert draft_at([*PASSAGE[:ENOUGH], 7], 1) == PASSAGE[ENOUGH + 1 :][:3]
-
-
-def test_a_text_that_is_edited_takes_fewer_steps_than_its_n_grams_alone_give() -> None:
-    rng = random.Random(0)
-    prompt = [rng.randrange(1000) for _ in range(400)]
-    answer: list[int] = []
-    for token_id in prompt:
-        edit = rng.choice(["replace", "insert", "remove"]) if rng.random() < 0.04 else ""
-        answer += [rng.randrange(1000)] * (edit in ("replace", "insert"))
-        answer += [token_id] * (edit in ("", "insert"))
-    num_steps = {}
-    for knows_edits in (True, False):
-        request, lookup = request_with("a", prompt, []), PromptLookup(uses_recent_answers=False)
-        index = NgramIndex()
-        num_steps[knows_edits] = 0
-        while request.num_output_tokens < len(answer):
-            drafts = lookup.propose([request], {"a": 6}).get("a", []) if knows_edits else []
-            if not knows_edits:
-                index.extend(request.token_ids(len(index), 10**6))
-                length, place = index.find(index.token_ids)
-                drafts = index.token_ids[place : place + 6] if length else []
-            rest = answer[request.num_output_tokens :]
-            num_right = 0
-            while num_right < min(len(drafts), len(rest)) and drafts[num_right] == rest[num_right]:
-                num_right += 1
-            request.output_token_ids += rest[: num_right + 1]
-            num_steps[knows_edits] += 1
-    assert num_steps[True] < 0.87 * num_steps[False]
-
-
 def test_a_loop_goes_on_for_as_long_as_is_wanted() -> None:
     request = request_with("a", [7, 1, 2, 3, 1, 2], [3])
     assert PromptLookup().propose([request], {"a": 8}) == {"a": [1, 2, 3, 1, 2, 3, 1, 2]}

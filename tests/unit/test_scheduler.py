@@ -17,7 +17,6 @@ from pellucid.scheduling.scheduler import Scheduler
 from pellucid.scheduling.state_pool import StatePool
 from support.scheduling import (
     BLOCK_SIZE,
-    END,
     make_request,
     make_scheduler,
     run,
@@ -61,27 +60,6 @@ def test_a_long_prompt_is_cut_and_decodes_go_first() -> None:
     assert shares(step(scheduler)) == [("short", 7, 8), ("long", 20, 21)]
 
 
-def test_the_newest_is_preempted_and_what_it_lost_computed_again() -> None:
-    scheduler = make_scheduler(num_blocks=4)
-    old, new = make_request("old", 7, max_tokens=9), make_request("new", 7, max_tokens=9)
-    for request in (old, new):
-        scheduler.add_request(request)
-    step(scheduler)  # 7 tokens each: two blocks each, and the pool is full
-    step(scheduler)  # each feeds its 8th position
-    output = step(scheduler)  # both need a third block
-    assert output.preempted == (new.request_id,)
-    assert new.status is RequestStatus.WAITING
-    assert new.num_computed_tokens == 4  # of its two blocks one was enough
-    assert new.num_output_tokens == 2  # what was sampled is kept
-    num_recomputed = 0
-    while scheduler.has_unfinished_requests:
-        num_recomputed += sum(share.num_recomputed_tokens for share in step(scheduler).scheduled)
-    assert new.num_output_tokens == old.num_output_tokens == 9
-    assert new.num_preemptions == 1
-    assert old.num_processed_tokens == 7 + 9 - 1
-    assert 0 < num_recomputed == new.num_processed_tokens - (7 + 9 - 1)
-
-
 def test_a_request_that_never_fits_is_refused_with_the_numbers() -> None:
     scheduler = make_scheduler(num_blocks=3)
     with pytest.raises(ValueError, match=r"needs up to 13 positions .* holds 12"):
@@ -100,14 +78,6 @@ def test_full_blocks_are_found_again_but_never_the_last_token() -> None:
         scheduler.add_request(request)
     assert shares(step(scheduler)) == [("b", 4, 8), ("c", 8, 9), ("d", 0, 9), ("e", 0, 9)]
     assert [r.num_cached_tokens for r in (again, longer, other, salted)] == [4, 8, 0, 0]
-
-
-def test_ends_are_tested_on_the_first_token_too() -> None:
-    scheduler = make_scheduler()
-    request = make_request("a", 3)
-    scheduler.add_request(request)
-    step(scheduler, token_id=END)
-    assert (request.finish_reason, request.stop_reason) == (FinishReason.STOP, END)
 
 
 def test_max_time_ends_running_and_waiting_requests() -> None:
@@ -133,21 +103,6 @@ def test_an_abort_between_schedule_and_update_frees_the_blocks() -> None:
     scheduler.kv_cache_manager.check_integrity()
     assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64
     assert request.output_token_ids == []
-
-
-def test_a_preempted_prompt_finds_what_another_one_has_sealed_since() -> None:
-    """Also where it has kept blocks that it had not filled yet."""
-    scheduler = make_scheduler(
-        enable_prefix_caching=True, max_num_seqs=1, max_num_batched_tokens=BLOCK_SIZE
-    )
-    first = make_request("a", 11, max_tokens=1)
-    urgent = make_request("b", 11, max_tokens=1, priority=-1)
-    scheduler.add_request(first)
-    assert shares(step(scheduler)) == [("a", 0, 4)]
-    scheduler.add_request(urgent)
-    assert [shares(step(scheduler)) for _ in range(2)] == [[("b", 4, 8)], [("b", 8, 11)]]
-    assert shares(step(scheduler)) == [("a", 8, 11)]
-    assert first.num_preemptions == 1
 
 
 def test_shares_of_one_token_do_not_wait_for_a_prompt_that_comes_before_them() -> None:

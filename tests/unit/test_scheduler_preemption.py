@@ -58,14 +58,6 @@ def test_a_better_priority_takes_a_seat_and_its_owner_keeps_its_blocks() -> None
     assert shares(step(scheduler)) == [("low", 6, 7)]
 
 
-def test_the_same_priority_waits_however_early_it_came() -> None:
-    scheduler = make_scheduler(max_num_seqs=1)
-    add(scheduler, make_request("running", 6, arrival_time=9.0))
-    step(scheduler)
-    add(scheduler, make_request("earlier", 2, arrival_time=1.0))
-    assert names(step(scheduler)) == ["running"]
-
-
 def test_a_better_priority_takes_blocks_only_if_they_will_do() -> None:
     scheduler = make_scheduler(num_blocks=8)
     add(scheduler, make_request("peer", 12), make_request("low", 12, priority=1))
@@ -106,59 +98,6 @@ def test_no_more_blocks_are_given_back_than_are_needed() -> None:
     assert old.num_output_tokens == 15 and new.num_output_tokens == 8
 
 
-def test_who_waits_with_blocks_gives_them_before_anyone_is_preempted() -> None:
-    scheduler = make_scheduler(num_blocks=7, max_num_seqs=3)
-    first, second, third = (make_request(name, 8, max_tokens=12) for name in "abc")
-    add(scheduler, first, second, third)
-    step(scheduler)  # two blocks each
-    assert step(scheduler).preempted == (
-        third.request_id,
-    )  # the first two need a third one: one is there
-    manager = scheduler.kv_cache_manager
-    requests = (first, second, third)
-    assert [manager.num_blocks(request) for request in requests] == [3, 3, 1]
-    for _ in range(3):
-        assert step(scheduler).preempted == ()
-    # The first needs a fourth one, and gets the third's last. Then there is nobody but the second.
-    assert step(scheduler).preempted == (second.request_id,)
-    assert [manager.num_blocks(request) for request in requests] == [4, 3, 0]
-
-
-def test_the_first_that_waits_takes_blocks_of_those_behind_it() -> None:
-    scheduler = make_scheduler(num_blocks=6, max_num_seqs=2)
-    low, high = make_request("low", 12, priority=1), make_request("high", 4, priority=-1)
-    other = make_request("other", 8, priority=-1, max_tokens=1)
-    add(scheduler, low)
-    step(scheduler)
-    add(scheduler, high)
-    step(scheduler)
-    add(scheduler, other)
-    output = step(scheduler)
-    assert output.preempted == (low.request_id,)
-    assert names(output) == ["high", "other"]
-    assert scheduler.kv_cache_manager.num_blocks(low) == 2
-
-
-def test_the_last_running_request_is_never_preempted() -> None:
-    scheduler = make_scheduler(num_blocks=4)
-    add(scheduler, make_request("a", 5, max_tokens=12), make_request("b", 5, max_tokens=12))
-    while scheduler.has_unfinished_requests:
-        output = step(scheduler)
-        assert output.scheduled
-
-
-def test_released_blocks_that_are_still_there_are_found_again() -> None:
-    scheduler = make_scheduler(num_blocks=8, enable_prefix_caching=True, max_num_seqs=1)
-    low = make_request("low", 16, priority=1)
-    add(scheduler, low)
-    step(scheduler)
-    add(scheduler, make_request("high", 20, max_tokens=1, prompt=range(100, 120)))
-    step(scheduler)
-    assert scheduler.kv_cache_manager.num_blocks(low) == 3
-    assert low.num_computed_tokens == 12
-    assert shares(step(scheduler)) == [("low", 12, 17)]  # its fourth block was overwritten
-
-
 def test_swapped_blocks_come_back_and_their_slots_are_free() -> None:
     scheduler = make_scheduler(num_blocks=8, num_swap_slots=2, max_num_seqs=1)
     manager = scheduler.kv_cache_manager
@@ -180,31 +119,6 @@ def test_swapped_blocks_come_back_and_their_slots_are_free() -> None:
     assert (first.swap_slots, second.swap_slots) == ((1,), (0,))
     ids = manager.block_tables(low)[0]
     assert (first.slot, second.slot) == (Slot(SlotKind.BLOCK, ids[3]), Slot(SlotKind.BLOCK, ids[4]))
-    run(scheduler)
-
-
-def test_what_finds_no_slot_is_computed_again() -> None:
-    scheduler = make_scheduler(num_blocks=8, num_swap_slots=1, max_num_seqs=1)
-    low = make_request("low", 24, priority=1)
-    add(scheduler, low)
-    step(scheduler)
-    add(scheduler, make_request("high", 20, max_tokens=1))
-    step(scheduler)
-    assert scheduler.kv_cache_manager.take_block_ops() == (SwapOut(Slot(SlotKind.BLOCK, 5), (0,)),)
-    # The block before the one that was kept is gone: it is of no use.
-    assert shares(step(scheduler)) == [("low", 12, 25)]
-    assert scheduler.kv_cache_manager.take_block_ops() == ()
-
-
-def test_slots_of_a_request_that_ends_are_free() -> None:
-    scheduler = make_scheduler(num_blocks=8, num_swap_slots=2, max_num_seqs=1)
-    low = make_request("low", 24, priority=1)
-    add(scheduler, low)
-    step(scheduler)
-    add(scheduler, make_request("high", 20, max_tokens=2))
-    step(scheduler)
-    assert scheduler.kv_cache_manager.offload.swapped.num_blocks("low") == 2
-    scheduler.finish(low, FinishReason.ABORT)
     run(scheduler)
 
 

@@ -48,26 +48,6 @@ def test_all_but_one_copy_the_block_that_the_prompt_ends_in() -> None:
     assert [manager.block_tables(request)[0] for request in siblings] == [(0, 2), (0, 3), (0, 1)]
 
 
-def test_a_prompt_that_fills_its_blocks_needs_no_copy() -> None:
-    scheduler = make_scheduler()
-    scheduler.add_request(*make_siblings(3, num_prompt_tokens=8))
-    step(scheduler)
-    step(scheduler)
-    assert scheduler.kv_cache_manager.take_block_ops() == ()
-    assert scheduler.kv_cache_manager.block_pool.num_free_blocks == 64 - 2 - 3
-
-
-def test_siblings_without_a_seat_wait_like_others() -> None:
-    scheduler = make_scheduler(max_num_seqs=2, enable_prefix_caching=True)
-    siblings = make_siblings(4, num_prompt_tokens=9, max_tokens=2)
-    scheduler.add_request(*siblings)
-    scheduler.add_request(make_request("later", 2))
-    assert step(scheduler).scheduled[0].samplers == ("s/0", "s/1")
-    assert list(scheduler.waiting)[:2] == siblings[2:]
-    step(scheduler)
-    assert shares(step(scheduler)) == [("s/2", 8, 9), ("s/3", 8, 9)]
-
-
 def test_another_takes_over_when_the_first_leaves_before_the_prompt_is_computed() -> None:
     scheduler = make_scheduler(max_num_batched_tokens=4, enable_prefix_caching=True)
     first, second, third = make_siblings(3, num_prompt_tokens=10)
@@ -81,15 +61,6 @@ def test_another_takes_over_when_the_first_leaves_before_the_prompt_is_computed(
     assert step(scheduler).scheduled[0].samplers == ("s/1", "s/2")
 
 
-def test_what_the_one_that_left_had_computed_is_computed_again() -> None:
-    scheduler = make_scheduler(max_num_batched_tokens=4)
-    first, second = make_siblings(2, num_prompt_tokens=10)
-    scheduler.add_request(first, second)
-    step(scheduler)
-    scheduler.finish(first, FinishReason.ABORT)
-    assert step(scheduler).scheduled[0].num_recomputed_tokens == 4
-
-
 def test_who_has_its_token_keeps_it_when_the_first_fails() -> None:
     scheduler = make_scheduler()
     first, second, third = make_siblings(3, num_prompt_tokens=6, max_tokens=3)
@@ -99,15 +70,6 @@ def test_who_has_its_token_keeps_it_when_the_first_fails() -> None:
     assert {request.status for request in (second, third)} == {RequestStatus.WAITING}
     assert shares(step(scheduler)) == [("s/1", 0, 7), ("s/2", 0, 7)]
     run(scheduler)
-
-
-def test_all_leave_together() -> None:
-    scheduler = make_scheduler()
-    siblings = make_siblings(4, num_prompt_tokens=6, max_time=5.0)
-    scheduler.add_request(*siblings)
-    step(scheduler, now=5.0)
-    assert scheduler.take_ended() == tuple(siblings)
-    assert not scheduler.has_unfinished_requests
 
 
 def test_a_forked_request_that_was_preempted_before_its_first_row_has_started() -> None:
@@ -122,13 +84,6 @@ def test_a_forked_request_that_was_preempted_before_its_first_row_has_started() 
     assert siblings[1].num_processed_tokens == 0
     assert scheduler.kv_cache_manager.num_blocks(siblings[1]) > 0
     assert siblings[1] in scheduler.started_requests()
-
-
-def test_without_the_cache_each_computes_its_own() -> None:
-    scheduler = make_scheduler(use_kv_cache=False)
-    scheduler.add_request(*make_siblings(2, num_prompt_tokens=3, max_tokens=2))
-    assert shares(step(scheduler)) == [("s/0", 0, 3), ("s/1", 0, 3)]
-    assert shares(step(scheduler)) == [("s/0", 0, 4), ("s/1", 0, 4)]
 
 
 def start_beams(scheduler: Scheduler, width: int = 3) -> list[Request]:
@@ -156,23 +111,6 @@ def test_who_waits_for_its_group_takes_no_seat(max_num_seqs: int) -> None:
     scheduler.add_request(make_request("other", 2))
     seen = [name for _ in range(4) for name in names(step(scheduler))]
     assert set(seen) == {"s/0", "s/1", "s/2", "other"}
-
-
-def test_a_group_advances_where_only_one_of_it_fits() -> None:
-    scheduler = make_scheduler(num_blocks=7)  # of 6 + 20 - 1 positions
-    beams = start_beams(scheduler)
-    for length in range(2, 20):
-        delivered: set[str] = set()
-        for _ in range(40):
-            delivered.update(names(step(scheduler)))
-            if len(delivered) == 3 and not scheduler.running and not scheduler.waiting:
-                break
-        scheduler.reassign(beams, [0, 1, 2], [length, length, length])
-        scheduler.check_integrity()
-    assert {len(beam.output_token_ids) for beam in beams} == {19}
-    for beam in beams:
-        scheduler.finish(beam, FinishReason.LENGTH)
-    run(scheduler)
 
 
 @pytest.mark.parametrize(

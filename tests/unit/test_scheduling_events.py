@@ -2,7 +2,6 @@
 
 from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import (
-    BlockOps,
     Event,
     Level,
     Preempted,
@@ -15,7 +14,6 @@ from support.scheduling import (
     END,
     make_request,
     make_scheduler,
-    make_siblings,
     run,
     step,
     update,
@@ -34,18 +32,6 @@ def moves(events: list[Event], name: str) -> list[tuple[str, str, str]]:
         for event in events
         if isinstance(event, RequestStateChanged) and event.req == name
     ]
-
-
-def test_the_life_of_a_request() -> None:
-    scheduler, events = watched(max_num_batched_tokens=4)
-    scheduler.add_request(make_request("a", 6, max_tokens=3))
-    run(scheduler)
-    assert moves(events, "a") == [
-        ("waiting", "prefill", "admitted"),
-        ("prefill", "decode", "computed"),
-        ("decode", "done", "max_tokens"),
-    ]
-    assert events[-2].finish == "length"
 
 
 def test_how_requests_end() -> None:
@@ -117,23 +103,6 @@ def test_what_was_found_and_why_not_more() -> None:
     assert events[[e.ev for e in events].index("req.prefix")].miss_why == "never_seen"
     (event,) = [e for e in events if isinstance(e, PrefixMatched) and e.req == "b"]
     assert event == PrefixMatched("b", 4, 1, 4, "differs", "a", 6, (9, 6))
-
-
-def test_blocks_are_told_of_in_order() -> None:
-    scheduler, events = watched(enable_prefix_caching=True)
-    scheduler.add_request(*make_siblings(2, num_prompt_tokens=6, max_tokens=2))
-    step(scheduler)
-    step(scheduler)
-    blocks = [event for event in events if isinstance(event, BlockOps)]
-    rows = [[(op, block_id) for op, block_id, _, _ in event.ops] for event in blocks]
-    assert rows == [
-        [("A", 0), ("A", 1)],
-        [("F", 0), ("F", 1), ("H", 0), ("S", 0), ("S", 1)],
-        [("C", 2), ("R", 1)],
-        [("F", 2), ("F", 1), ("R", 2), ("R", 0), ("R", 1), ("R", 0)],
-    ]
-    assert (blocks[1].used, blocks[1].cached, blocks[1].waste_tok) == (2, 0, 2)
-    assert (blocks[-1].used, blocks[-1].cached, blocks[-1].waste_tok) == (0, 1, 0)
 
 
 def test_blocks_are_not_told_to_those_who_did_not_ask() -> None:

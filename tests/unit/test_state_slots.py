@@ -51,14 +51,6 @@ def test_without_a_free_slot_a_block_lacks() -> None:
     assert manager.allocate(second, 1)
 
 
-def test_a_fork_copies_the_states() -> None:
-    manager = make_manager()
-    parent, child = computed(manager, "a"), make_request("b", num_prompt_tokens=20)
-    assert manager.fork(parent, child) == 20
-    assert copies(manager) == [copy(manager.state_slot(parent), manager.state_slot(child))]
-    manager.check_integrity()
-
-
 def test_a_fork_computes_again_where_no_slot_is_free_or_the_states_are_of_more_tokens() -> None:
     manager = make_manager(num_slots=1)
     parent, child = computed(manager, "a"), make_request("b", num_prompt_tokens=20)
@@ -92,18 +84,6 @@ def test_beams_move_and_copy_states_with_as_many_slots_as_beams() -> None:
     manager.check_integrity()
 
 
-def test_without_slots_for_snapshots_there_is_no_prefix_caching() -> None:
-    manager = make_manager()
-    first = computed(manager, "a", 64)
-    manager.seal(first, 0)
-    second = make_request("b", num_prompt_tokens=64)
-    plan = manager.plan_admission(second)
-    assert manager.hold(plan) == 0
-    match = manager.admit(plan)
-    assert match.num_tokens == 0
-    assert match.miss is not None and match.miss.reason is MissReason.DISABLED
-
-
 # ---- drafts
 
 
@@ -121,26 +101,6 @@ def test_behind_a_wrong_draft_states_go_back_to_where_they_were_kept() -> None:
     request.num_computed_tokens = 20
     assert manager.state_slot(request) == kept.target.id  # nothing is copied back
     assert copies(manager) == [] and manager.num_blocks(request) == 2
-    manager.check_integrity()
-
-
-def test_where_all_drafts_are_right_states_stay() -> None:
-    manager = KVCacheManager(BlockPool(8), 16, state_pool=StatePool(1, num_spares=1))
-    request = computed(manager, "a", 20)
-    slot = manager.state_slot(request)
-    manager.checkpoint(request)
-    assert manager.rewind(request, 20) == 20
-    assert manager.state_slot(request) == slot
-    manager.check_integrity()
-
-
-def test_without_kept_states_the_beginning_is_all_that_is_left() -> None:
-    manager = make_manager()
-    request = computed(manager, "a", 40)
-    assert not manager.can_rewind(request)
-    assert manager.rewind(request, 36) == 0
-    request.num_computed_tokens = 0
-    assert manager.num_blocks(request) == 0
     manager.check_integrity()
 
 
@@ -209,25 +169,6 @@ def test_states_that_come_back_are_not_replaced_by_those_of_a_snapshot_before_th
     assert kinds(manager.take_block_ops()) == [(SwapIn, BLOCK), (SwapIn, STATES)]
 
 
-def test_a_block_that_came_back_before_it_was_full_is_found_when_it_is() -> None:
-    manager, request = preempted(num_swap_slots=6, num_snapshots=2)
-    assert admit(manager, request).num_tokens == 60
-    request.output_token_ids = [1, 2, 3, 4, 5]
-    assert manager.allocate(request, 64, 60)
-    request.num_computed_tokens = 64
-    manager.seal(request, 0)
-    manager.forget(request)
-    other = make_request("b", prompt=[*range(60), 1, 2, 3, 4, 5])
-    assert admit(manager, other).num_tokens == 64
-
-
-def test_without_room_for_all_the_text_is_computed_again() -> None:
-    for num_swap_slots in (2, 5):
-        manager, request = preempted(num_swap_slots)
-        assert admit(manager, request).num_tokens == 0
-        assert not any(isinstance(op, SwapIn) for op in manager.take_block_ops()[1:])
-
-
 # ---- prefix store
 
 
@@ -255,21 +196,6 @@ def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
     # The snapshot is in memory again: the next one finds it there.
     third = make_request("c", num_prompt_tokens=80)
     assert admit(restarted, third).num_tokens == 64
-
-
-def test_of_an_output_the_latest_snapshot_is_saved_when_the_request_ends() -> None:
-    offload = Offload(max_read_blocks=10, blocks_per_state=2)
-    manager = KVCacheManager(BlockPool(40), 16, True, offload, state_pool=StatePool(4, 4))
-    request, store = make_request("a", num_prompt_tokens=20), FakeStore()
-    blocks = FakeBlocks(16, store, has_states=True)
-    advance(manager, request, 16, 20, blocks=blocks)
-    for end in range(21, 66):
-        request.output_token_ids.append(end)
-        advance(manager, request, end, blocks=blocks)
-    assert len(store.states) == 1
-    manager.forget(request)
-    blocks.run(manager.take_block_ops())
-    assert len(store.states) == 2
 
 
 # ---- snapshots
@@ -408,18 +334,6 @@ def test_a_snapshot_that_a_prompt_uses_stays_when_the_output_goes_on() -> None:
     assert admit(manager, make_request("c", prompt=text)).num_tokens == 32
 
 
-def test_a_preempted_request_resumes_from_its_snapshot() -> None:
-    manager = with_snapshots()
-    request = make_request("a", num_prompt_tokens=40)
-    advance(manager, request, 32, 40)
-    manager.release_tail(request, 1)
-    assert manager.num_blocks(request) == 0
-    request.num_computed_tokens = 0
-    manager.take_block_ops()
-    assert admit(manager, request).num_tokens == 32
-    assert copies(manager) == [copy(4, manager.state_slot(request))]
-
-
 def test_where_a_prompt_parts_from_cached_text_a_snapshot_is_taken() -> None:
     manager = with_snapshots()
     head = range(40)
@@ -450,12 +364,6 @@ def test_a_long_prompt_takes_a_snapshot_every_so_many_tokens_and_a_quarter_of_th
     assert wanted(12) == [128, 256, 384]
 
 
-def test_where_a_step_happens_to_end_no_snapshot_of_a_prompt_is_taken() -> None:
-    manager = with_snapshots()
-    advance(manager, make_request("a", num_prompt_tokens=100), 16, 48, 80, 100)
-    assert copies(manager) == []
-
-
 def test_a_prompt_is_cut_at_its_last_full_block() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=70)
@@ -464,19 +372,6 @@ def test_a_prompt_is_cut_at_its_last_full_block() -> None:
     assert manager.states.num_tokens_to_snapshot(make_request("b", 64), 0) == 48
     assert manager.states.num_tokens_to_snapshot(make_request("c", 12), 0) is None
     assert make_manager().states.num_tokens_to_snapshot(request, 0) is None
-
-
-def test_a_log_says_what_happens_to_snapshots() -> None:
-    manager = with_snapshots(num_snapshots=1, num_slots=2)
-    log = manager.states.pool.log
-    log.active = True
-    advance(manager, make_request("a", num_prompt_tokens=40), 32, 40)
-    second = make_request("b", num_prompt_tokens=40)
-    admit(manager, second)
-    assert log.take()[0] == (("T", 2, "a", 32), ("U", 2, "b", 32))
-    manager.forget(second)
-    advance(manager, make_request("c", prompt=range(100, 120)), 16)
-    assert log.take()[0] == (("E", 2, None, None), ("T", 2, "c", 16))
 
 
 def test_undefined_snapshots_are_forgotten() -> None:
