@@ -18,7 +18,7 @@ from pellucid.execution.sampler import (
     Sampler,
     SamplingRow,
 )
-from pellucid.execution.token_observation import NUM_CANDIDATES, FunnelStage, TokenObservation
+from pellucid.execution.token_observation import NUM_CANDIDATES, TokenObservation
 from pellucid.inputs.sampling_params import SamplingParams
 from support.sampling_reference import final_distribution, softmax
 
@@ -55,11 +55,6 @@ def distribution(logits: np.ndarray, row: SamplingRow) -> dict[int, float]:
 
 def support(row: SamplingRow, logits: np.ndarray = HALVES) -> list[int]:
     return Sampler().distribution(logits, row).token_ids.tolist()
-
-
-def greedy(row: SamplingRow, logits: np.ndarray = HALVES) -> int:
-    assert row.params.temperature == 0
-    return Sampler().sample(logits, row).token_id
 
 
 # -- against the definition in plain Python --------------------------------------------------------
@@ -109,6 +104,22 @@ def test_the_final_distribution_is_the_defined_one(case: tuple[list[float], Samp
     got = distribution(np.array(logits), row)
     assert list(got) == sorted(expected)
     assert got == pytest.approx(expected, rel=1e-12)
+
+
+@given(sampling_cases(), st.sampled_from([None, 0, 3]))
+def test_greedy_takes_the_most_probable_and_of_equals_the_lower_id(
+    case: tuple[list[float], SamplingRow], logprobs: int | None
+) -> None:
+    logits, row = case
+    everything = replace(row.params, temperature=1, top_k=0, top_p=1, min_p=0, typical_p=1)
+    try:
+        expected = final_distribution(logits, row._replace(params=everything))
+    except ValueError:  # max() of nothing
+        return
+    greedy = replace(row.params, temperature=0, logprobs=logprobs)
+    sampled = Sampler().sample(np.array(logits), row._replace(params=greedy))
+    assert sampled.token_id == max(sorted(expected), key=expected.__getitem__)
+    assert (sampled.chosen is None) == (logprobs is None)
 
 
 # -- one parameter at a time, by hand --------------------------------------------------------------
@@ -182,26 +193,7 @@ def test_no_share_is_so_small_that_a_weight_of_zero_has_it() -> None:
     assert support(make_row(min_p=1e-37), np.array([0.0, -60.0, -1000.0])) == [0, 1]
 
 
-def test_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
-    logits = np.array([2.0, -2.0, 2.0, -2.0])
-    row = make_row([0], [1, 1], repetition_penalty=2.0)
-    expected = softmax({0: 1.0, 1: -4.0, 2: 2.0, 3: -2.0})
-    assert distribution(logits, row) == pytest.approx(expected, rel=1e-14)
-
-
-def test_presence_counts_once_and_frequency_each_time_in_the_output_alone() -> None:
-    logits = np.zeros(3)
-    presence = make_row([2, 2], [0, 0, 1], presence_penalty=0.5)
-    assert distribution(logits, presence) == pytest.approx(
-        softmax({0: -0.5, 1: -0.5, 2: 0.0}), rel=1e-14
-    )
-    frequency = make_row([2, 2], [0, 0, 1], frequency_penalty=0.5)
-    assert distribution(logits, frequency) == pytest.approx(
-        softmax({0: -1.0, 1: -0.5, 2: 0.0}), rel=1e-14
-    )
-
-
-# -- bad words and min_tokens ----------------------------------------------------------------------
+# -- bad words -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,52 +214,6 @@ def test_a_bad_word_loses_its_last_token_after_the_others(
 ) -> None:
     left = support(make_row(prompt, output, bad_words=((0, 1, 2),)))
     assert left == [token_id for token_id in range(5) if token_id not in removed]
-
-
-def test_a_bad_word_of_one_token_is_never_sampled() -> None:
-    assert support(make_row(bad_words=((3,),))) == [0, 1, 2, 4]
-    assert greedy(make_row(bad_words=((3,),), temperature=0)) == 0
-
-
-def test_bad_words_of_several_lengths_and_allowed_ids_together() -> None:
-    row = make_row(
-        [1], [0], bad_words=((3,), (0, 4), (1, 0, 1), (2, 0, 0)), allowed_token_ids=[0, 3, 4]
-    )
-    assert support(row) == [0]
-
-
-def test_min_tokens_holds_from_the_very_first_token() -> None:
-    given = {"stop_token_ids": [3], "min_tokens": 2, "temperature": 0}
-    assert greedy(make_row([1, 1, 1], [], **given)) == 0
-    assert greedy(make_row([1, 1, 1], [0], **given)) == 0
-    assert greedy(make_row([1, 1, 1], [0, 0], **given)) == 3
-
-
-# -- greedy ----------------------------------------------------------------------------------------
-
-
-def test_greedy_takes_the_largest_and_of_equals_the_lower_id() -> None:
-    assert greedy(make_row(temperature=0)) == 3
-    assert greedy(make_row(temperature=0), np.array([1.0, 5.0, 5.0])) == 1
-    assert Sampler().sample(HALVES, make_row(temperature=0), drawn=4).token_id == 4
-
-
-def test_greedy_sees_masks_bias_and_penalties() -> None:
-    assert greedy(make_row(temperature=0, allowed_token_ids=[1, 4])) == 4
-    assert greedy(make_row(temperature=0, logit_bias={2: 10})) == 2
-    assert greedy(make_row(output=[3], temperature=0, presence_penalty=2)) == 0
-    assert greedy(make_row([3], temperature=0, repetition_penalty=4)) == 0
-
-
-def test_greedy_is_the_same_with_truncation_and_with_logprobs() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        logits = rng.integers(5, size=40).astype(np.float32)
-        expected = int(logits.argmax())
-        assert greedy(make_row(temperature=0), logits) == expected
-        assert greedy(make_row(temperature=0, top_p=0.1, top_k=3, min_p=0.5), logits) == expected
-        assert greedy(make_row(temperature=0, typical_p=0.1), logits) == expected
-        assert greedy(make_row(temperature=0, logprobs=3), logits) == expected
 
 
 # -- the row alone decides -------------------------------------------------------------------------
@@ -339,13 +285,6 @@ def test_a_large_vocabulary_is_cut_as_a_small_one() -> None:
 # -- log-probabilities -----------------------------------------------------------------------------
 
 
-def test_logprobs_are_given_only_if_asked_for() -> None:
-    assert Sampler().sample(HALVES, make_row(allowed_token_ids=[2])) == SampledToken(2)
-    only_chosen = Sampler().sample(HALVES, make_row(allowed_token_ids=[2], logprobs=0))
-    assert only_chosen.chosen is not None
-    assert only_chosen.top == ()
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -363,6 +302,9 @@ def test_logprob_is_the_models_and_final_logprob_that_of_the_draw(params: dict[s
     sampled = Sampler().sample(HALVES, row)
     final = distribution(HALVES, row)
 
+    plain = row._replace(params=replace(row.params, logprobs=None))
+    assert Sampler().sample(HALVES, plain) == SampledToken(sampled.token_id)
+    assert Sampler().sample(HALVES, plain, drawn=4) == SampledToken(4)
     assert sampled.chosen is not None
     assert sampled.chosen.token_id == sampled.token_id
     assert sampled.chosen in sampled.top
@@ -377,23 +319,6 @@ def test_logprob_is_the_models_and_final_logprob_that_of_the_draw(params: dict[s
             assert top.final_logprob == -math.inf
     for name in ("logprob", "final_logprob"):
         assert math.fsum(math.exp(getattr(top, name)) for top in sampled.top) == pytest.approx(1)
-
-
-def test_logprobs_of_the_model_are_bitwise_the_same_whatever_the_parameters() -> None:
-    logits = np.random.default_rng(4).normal(0, 4, 300).astype(np.float32)
-    plain = Sampler().sample(logits, make_row(logprobs=20))
-    bent = Sampler().sample(logits, make_row([3], [9], logprobs=20, temperature=3, top_k=2, seed=9))
-    assert [top.logprob for top in plain.top] == [top.logprob for top in bent.top]
-
-
-def test_asking_for_logprobs_does_not_change_the_token() -> None:
-    logits = np.random.default_rng(5).normal(0, 2, 300).astype(np.float32)
-    for seed in range(30):
-        tokens = {
-            Sampler().sample(logits, make_row(seed=seed, top_p=0.9, logprobs=logprobs)).token_id
-            for logprobs in (None, 0, 20)
-        }
-        assert len(tokens) == 1
 
 
 def test_rank_counts_larger_logits_and_equal_ones_of_lower_id() -> None:
@@ -458,10 +383,6 @@ def test_the_funnel_names_each_active_stage_with_what_it_kept() -> None:
     assert funnel[1].kept_mass == pytest.approx(15 / 16)
     assert funnel[2].kept_mass == funnel[3].kept_mass == 1.0
     assert 14 / 15 < funnel[4].kept_mass < 1
-
-
-def test_the_funnel_of_no_parameters_is_the_model() -> None:
-    assert observe(HALVES, make_row()).funnel == (FunnelStage("logits", 5, 1.0),)
 
 
 @given(sampling_cases())

@@ -1,4 +1,4 @@
-"""Draws of the sampler, compared with the exact distribution: each parameter alone, then together.
+"""Draws of the sampler, compared with the exact distribution.
 
 A sampler draws a few of them; the others are drawn at once from the same distribution and noise. 6,000
 draws each tell a temperature of 1.15 from one of 1.0; what the distributions themselves are is
@@ -21,49 +21,13 @@ VOCAB_SIZE = len(LOGITS)
 # Prompts repeat token 3, so that the position moves and the set of tokens seen does not.
 OUTPUT = [1, 5, 5, 7, 1, 5]
 
-ALONE = {
+GIVEN = {
     "defaults": {},
-    "temperature below 1": {"temperature": 0.7},
-    "temperature above 1": {"temperature": 2.0},
-    "top_k": {"top_k": 4},
-    "top_p": {"top_p": 0.8},
-    "min_p": {"min_p": 0.15},
-    "typical_p": {"typical_p": 0.3},
-    "repetition_penalty above 1": {"repetition_penalty": 1.8},
-    "repetition_penalty below 1": {"repetition_penalty": 0.6},
-    "presence_penalty": {"presence_penalty": 1.2},
-    "frequency_penalty": {"frequency_penalty": -0.5},
-    "logit_bias": {"logit_bias": {2: 1.5, 6: -0.7, 11: -100}},
-    "allowed_token_ids": {"allowed_token_ids": [1, 2, 5, 9]},
-    "bad_words": {"bad_words": ["word"]},
-    "min_tokens": {"min_tokens": 7},
-}
-TOGETHER = {
+    "temperature": {"temperature": 1.7},
     "truncations": {"top_k": 9, "top_p": 0.93, "min_p": 0.2, "typical_p": 0.7},
-    "hot nucleus": {"temperature": 1.7, "top_p": 0.7},
-    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.3},
+    "bias": {"logit_bias": {2: 1.5, 6: -0.7, 11: -100}},
     "masks": {"allowed_token_ids": [0, 1, 2, 3, 4, 5], "bad_words": ["word"], "min_tokens": 7},
-    "penalties and truncations": {
-        "temperature": 0.8,
-        "frequency_penalty": -0.4,
-        "repetition_penalty": 1.2,
-        "top_k": 8,
-        "top_p": 0.95,
-    },
-    "everything": {
-        "temperature": 1.3,
-        "top_k": 8,
-        "top_p": 0.95,
-        "min_p": 0.05,
-        "typical_p": 0.95,
-        "repetition_penalty": 1.1,
-        "presence_penalty": 0.2,
-        "frequency_penalty": 0.1,
-        "logit_bias": {2: 1.0},
-        "allowed_token_ids": [0, 1, 2, 3, 5, 6, 7, 8, 9, 10],
-        "bad_words": ["word"],
-        "min_tokens": 7,
-    },
 }
 
 
@@ -109,7 +73,7 @@ def p_value(counts: np.ndarray, probabilities: dict[int, float]) -> float:
     return float(stats.chisquare(observed, expected).pvalue)
 
 
-@pytest.mark.parametrize("given", [*ALONE.values(), *TOGETHER.values()], ids=[*ALONE, *TOGETHER])
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_draws_follow_the_exact_distribution(given: dict) -> None:
     params = SamplingParams(**given)
     exact = final_distribution(LOGITS.tolist(), make_row(params, 0, 1))
@@ -123,10 +87,7 @@ def test_draws_follow_the_exact_distribution(given: dict) -> None:
     [
         ({}, {"temperature": 1.15}),
         ({"top_k": 4}, {"top_k": 5}),
-        ({"top_k": 5}, {"top_k": 4}),
         ({"frequency_penalty": -0.5}, {"presence_penalty": -0.5}),
-        ({"repetition_penalty": 1.8}, {"repetition_penalty": 1.4}),
-        ({"logit_bias": {2: 1.5}}, {"logit_bias": {3: 1.5}}),
     ],
 )
 def test_the_test_detects_a_slightly_different_distribution(given: dict, wrong: dict) -> None:
