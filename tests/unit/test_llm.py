@@ -231,12 +231,6 @@ def test_a_stream_that_is_dropped_is_aborted(llm: LLM, num_read: int) -> None:
     llm.engine.scheduler.kv_cache_manager.check_integrity()
 
 
-def test_a_loop_that_is_left_early_aborts_its_stream(llm: LLM) -> None:
-    for _ in llm.stream([5, 6], SamplingParams(max_tokens=99, seed=1, ignore_eos=True)):
-        break
-    assert not llm.engine.unfinished_request_ids
-
-
 def test_a_stream_dropped_during_a_step_of_another_thread_is_aborted_after_it(llm: LLM) -> None:
     stream = llm.stream([5, 6], SamplingParams(max_tokens=99, seed=1, ignore_eos=True))
     held = [stream]

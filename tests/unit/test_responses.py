@@ -135,13 +135,6 @@ def test_deltas_come_as_soon_as_they_are_certain() -> None:
     ]
 
 
-def test_reasoning_is_known_while_it_lasts() -> None:
-    parser = ResponseParser(TEMPLATES["hermes"], f"{CHATML}<think>\n")
-    assert parser.is_reasoning
-    parser.push("a</think>")
-    assert not parser.is_reasoning
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
     record = json.loads((FOLDER / f"{family}.json").read_text(encoding="utf-8"))
@@ -161,17 +154,6 @@ def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
         field = dataclasses.replace(field, close=dataclasses.replace(field.close, literals=None))
         by_pattern = dataclasses.replace(template, fields=(field,))
         assert ResponseFormat(family, by_pattern, None, {}).reasoning_marks("") is None
-
-
-def test_without_tools_nothing_is_a_call() -> None:
-    answer = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    assert message_of(read(TEMPLATES["hermes"], [answer], CHATML, None)) == Message("", answer, [])
-
-
-def test_special_tokens_are_left_out_where_they_are_no_delimiter() -> None:
-    answer = "a<|x|>b<|tool_call|>[]<|/tool_call|><|x|"
-    deltas = read(TEMPLATES["phi4"], [answer], "<|assistant|>", TOOLS, ("<|x|>", "<|tool_call|>"))
-    assert message_of(deltas) == Message("", "ab<|tool_call|>[]\n\n<|x|", [])
 
 
 def test_long_answers_take_time_in_proportion() -> None:

@@ -77,18 +77,6 @@ def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched:
     assert matcher.flush() == ""
 
 
-def test_a_stop_string_split_over_pieces_never_shows() -> None:
-    matcher = StopStringMatcher(StopStrings(["STOP"]))
-    assert [matcher.push(piece) for piece in ["a S", "T", "ACK ", "ST", "OP"]] == [
-        "a ",
-        "",
-        "STACK ",
-        "",
-        "",
-    ]
-    assert matcher.matched == "STOP"
-
-
 def test_long_output_costs_the_same_per_character() -> None:
     matcher = StopStringMatcher(StopStrings(["a" * 500 + "b"]))
     assert sum(len(matcher.push("a" * 100)) for _ in range(1000)) == 100_000 - 500
