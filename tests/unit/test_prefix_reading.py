@@ -97,13 +97,6 @@ def test_others_go_on_while_a_prefix_is_read(
     assert [s.reason for s in states if s.req == f"{reading.request_id}/0"] == ["reading_prefix"]
 
 
-def test_an_engine_with_nothing_else_to_do_waits_for_the_disk(tmp_path: Path) -> None:
-    expected = fill(tmp_path)
-    again = engine(tmp_path)
-    output = answered(again)
-    assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 48)
-
-
 def test_a_store_is_told_how_long_tokens_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,20 +137,6 @@ def test_a_request_that_reads_can_be_aborted(
     gate.opened.set()
     assert answered(again).num_cached_tokens == 48
     assert again.scheduler.kv_cache_manager.offload.reads._reads == {}
-
-
-def test_a_prefix_that_cannot_be_read_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = fill(tmp_path)
-    again = engine(tmp_path)
-
-    def explode(*args: object) -> None:
-        raise OSError("the disk is gone")
-
-    monkeypatch.setattr(again._core.prefix_store._store, "read", explode)
-    output = answered(again)
-    assert (output.outputs, output.num_cached_tokens) == (expected.outputs, 0)
 
 
 def test_blocks_that_cannot_be_moved_let_nobody_wait_for_ever(

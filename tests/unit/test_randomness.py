@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from pellucid.execution.odds import Odds
 from pellucid.execution.randomness import exponential_noise, minus_log, philox
@@ -84,34 +83,3 @@ def test_minus_log_is_accurate_and_strictly_decreasing() -> None:
         assert (np.abs(minus_log(given) - expected) <= 1e-15 * expected).all()
     assert (np.diff(minus_log(np.linspace(1e-9, 1 - 1e-9, 100_000))) < 0).all()
     assert minus_log(np.array([1 - 2.0**-53]))[0] == pytest.approx(2.0**-53, rel=1e-12, abs=0)
-
-
-def test_noise_is_exponential_along_seeds_streams_positions_and_tokens() -> None:
-    count = 10_000
-    one = np.array([1000])
-    along = {
-        "seeds": np.concatenate([exponential_noise(i, 0, 0, one) for i in range(1_000)]),
-        "streams": np.concatenate([exponential_noise(0, i, 0, one) for i in range(1_000)]),
-        "positions": exponential_noise(0, 0, np.arange(count), one),
-        "tokens": exponential_noise(0, 0, 0, np.arange(count)),
-    }
-    for numbers in along.values():
-        assert numbers.min() > 0
-        assert len(set(numbers.tolist())) == len(numbers)
-        assert stats.kstest(numbers, "expon").pvalue > 1e-3
-
-
-@pytest.mark.parametrize("distance", [1, 16, 64, 128])
-def test_neighbours_are_independent(distance: int) -> None:
-    uniform = np.exp(-exponential_noise(7, 0, np.arange(64)[:, None], np.arange(512)))
-    pairs, *_ = np.histogram2d(
-        uniform[:, :-distance].ravel(),
-        uniform[:, distance:].ravel(),
-        bins=8,
-        range=[[0, 1], [0, 1]],
-    )
-    assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
-    between, *_ = np.histogram2d(
-        uniform[:-1].ravel(), uniform[1:].ravel(), bins=8, range=[[0, 1], [0, 1]]
-    )
-    assert stats.chisquare(between.ravel()).pvalue > 1e-3

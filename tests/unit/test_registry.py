@@ -47,34 +47,5 @@ def test_the_documents_list_what_loads():
         assert f"`{name}`" in models and f"`{name}`" in gguf, name
 
 
-@pytest.mark.parametrize(
-    ("architecture", "need"),
-    [
-        ("DeepseekV3ForCausalLM", "multi-head latent attention"),
-        ("deepseek2", "multi-head latent attention"),
-        ("mistral4", "multi-head latent attention"),
-        ("Llama4ForConditionalGeneration", "chunks of positions"),
-        ("llama4", "chunks of positions"),
-        ("PhiForCausalLM", "attention and MLP side by side"),
-        ("phi2", "attention and MLP side by side"),
-        ("Cohere2ForCausalLM", "attention and MLP side by side"),
-        ("PhiMoEForCausalLM", "SparseMixer"),
-        ("phimoe", "SparseMixer"),
-        ("MiniMaxM2ForCausalLM", "experts chosen by sigmoids"),
-        ("minimax-m2", "experts chosen by sigmoids"),
-        ("Glm4MoeForCausalLM", "experts chosen by sigmoids"),
-        ("NemotronHForCausalLM", "state-space layers"),
-        ("nemotron_h_moe", "state-space layers"),
-        ("falcon-h1", "state-space layers"),
-        ("bitnet-b1.58", "weights of three values"),
-        ("LlamaForSequenceClassification", "answers that are no tokens"),
-    ],
-)
-def test_a_need_is_named_for_architectures_of_config_json_and_of_gguf(architecture, need):
-    sentence = why_not(architecture, ["LlamaForCausalLM"])
-    assert sentence.startswith("no family has what it needs: ") and need in sentence
-    assert sentence.endswith("; what loads: LlamaForCausalLM")
-
-
 def test_an_unknown_name_has_no_invented_need():
     assert why_not("NewForCausalLM", ["X"]) == "no family has this name; what loads: X"

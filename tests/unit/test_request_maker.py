@@ -84,17 +84,6 @@ def test_the_first_and_the_last_token_and_the_longest_salt_may_be_sent() -> None
     assert maker().salt("x" * 256, 2).own == "x" * 256
 
 
-def test_only_the_same_salt_shares_blocks() -> None:
-    engine = fake_engine(block_size=16)
-    cached = []
-    for salt in (None, "mine", "mine", "theirs", None):
-        output = engine.add_request([1] * 40, SamplingParams(max_tokens=1), cache_salt=salt)
-        while engine.has_unfinished_requests:
-            engine.step()
-        cached.append(output.num_cached_tokens)
-    assert cached == [0, 0, 32, 0, 32]
-
-
 class WithSpecialTokens(FakeTokenizer):
     """What begins a text is a special token."""
 

@@ -1,10 +1,5 @@
 """The router of replicas, without replicas: who gets which request, and how often prefixes are found."""
 
-import itertools
-import random
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from pellucid.cluster.block_labels import label, prompt_labels
@@ -93,90 +88,6 @@ def test_a_replica_that_leaves_takes_its_blocks_and_requests_along() -> None:
     router.leave(1)
     with pytest.raises(LookupError, match="no replica"):
         router.place("b", [], 1)
-
-
-class Cache:
-    """A prefix index of so many blocks; the least recently used one is evicted."""
-
-    def __init__(self, num_blocks: int, told: Callable[[int, bool], None]) -> None:
-        self._num_blocks = num_blocks
-        self._told = told
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def compute(self, keys: Sequence[int]) -> int:
-        """Blocks of a prompt that were found; then all of them are there."""
-        found = next((i for i, key in enumerate(keys) if key not in self._blocks), len(keys))
-        for key in keys:
-            if key not in self._blocks:
-                self._told(key, True)
-            self._blocks[key] = None
-        for key in reversed(keys):  # the end of a prompt goes first
-            self._blocks.move_to_end(key)
-        while len(self._blocks) > self._num_blocks:
-            self._told(self._blocks.popitem(last=False)[0], False)
-        return found
-
-
-Draw = Callable[[random.Random], int]
-BEGINNINGS = 40
-
-
-def one_more_popular_than_the_next(rng: random.Random) -> int:
-    return min(int(rng.expovariate(0.08)), BEGINNINGS - 1)
-
-
-def all_alike(rng: random.Random) -> int:
-    return rng.randrange(BEGINNINGS)
-
-
-def hit_rate(
-    num_replicas: int, draw: Draw, choose: Callable[[Router, str, Sequence[int]], int]
-) -> float:
-    """The share of the blocks of 1,500 prompts that were found: 40 beginnings of 20 blocks. All replicas together have
-    blocks for 30 beginnings. 12 requests are under way at a time.
-
-    Args:
-        draw: which beginning a prompt has.
-    """
-    rng = random.Random(1)
-    router = router_of(num_replicas)
-    tell = {True: router.added, False: router.removed}
-    caches = [
-        Cache(30 * 24 // num_replicas, lambda key, added, own=own: tell[added](own, key))
-        for own in range(num_replicas)
-    ]
-    num_found = num_blocks = 0
-    for index in range(1500):
-        prefix = draw(rng)
-        keys = [prefix * 100 + block for block in range(20)]
-        keys += [10_000 + index * 10 + block for block in range(rng.randrange(4))]
-        replica = choose(router, f"r{index}", keys)
-        num_found += caches[replica].compute(keys)
-        num_blocks += len(keys)
-        router.computed(f"r{index}")
-        router.ended(f"r{index - 12}")
-    return num_found / num_blocks
-
-
-@pytest.mark.parametrize("draw", [one_more_popular_than_the_next, all_alike])
-def test_hit_rates_of_one_engine_of_the_router_and_of_turns(draw: Draw) -> None:
-    """Of an LRU cache the second half finds no more than the first one, so two replicas in turn find at least half of
-    what one engine finds, and more if some beginnings are more popular."""
-
-    def routed(router: Router, request_id: str, keys: Sequence[int]) -> int:
-        return router.place(request_id, keys, (len(keys) + 1) * BLOCK).replica
-
-    one = hit_rate(1, draw, routed)
-    for num_replicas in (2, 4):
-        by_prefix = hit_rate(num_replicas, draw, routed)
-        turns = itertools.cycle(range(num_replicas))
-        in_turn = hit_rate(num_replicas, draw, lambda *_, turns=turns: next(turns))
-        print(
-            f"{num_replicas} replicas: one engine {one:.3f}, {by_prefix:.3f}, in turn {in_turn:.3f}"
-        )
-        assert by_prefix >= 0.95 * one
-        is_bounded = num_replicas == 2 and draw is not all_alike  # one / in_turn is less
-        assert is_bounded or by_prefix >= 1.8 * in_turn
 
 
 def test_labels_are_those_of_the_engine() -> None:

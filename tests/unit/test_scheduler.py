@@ -105,15 +105,6 @@ def test_an_abort_between_schedule_and_update_frees_the_blocks() -> None:
     assert request.output_token_ids == []
 
 
-def test_shares_of_one_token_do_not_wait_for_a_prompt_that_comes_before_them() -> None:
-    scheduler = make_scheduler(num_blocks=64, max_num_batched_tokens=8)
-    decoding = make_request("decoding", 3)
-    scheduler.add_request(decoding)
-    step(scheduler)
-    scheduler.add_request(make_request("urgent", 30, priority=-1))
-    assert shares(step(scheduler)) == [("decoding", 3, 4), ("urgent", 0, 7)]
-
-
 def test_many_far_deadlines_are_forgotten_with_their_requests() -> None:
     scheduler = make_scheduler()
     for number in range(500):

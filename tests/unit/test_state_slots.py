@@ -1,15 +1,13 @@
 """Slots of recurrent states: who has one, what forks copy, and that a request gives all or nothing back."""
 
 from pellucid.observing.event_bus import EventBus
-from pellucid.scheduling.block_ops import Copy, Load, Slot, SlotKind, SwapIn, SwapOut
+from pellucid.scheduling.block_ops import Copy, Slot, SlotKind, SwapIn, SwapOut
 from pellucid.scheduling.block_pool import BlockPool
 from pellucid.scheduling.kv_cache_manager import KVCacheManager
 from pellucid.scheduling.offload import Offload
 from pellucid.scheduling.prefix_index import MissReason
 from pellucid.scheduling.scheduler import Scheduler
-from pellucid.scheduling.scheduler_output import ScheduledRequest
 from pellucid.scheduling.state_pool import StatePool
-from support.fake_blocks import FakeBlocks, FakeStore
 from support.scheduling import make_request, shares, step, update
 
 BLOCK, STATES = SlotKind.BLOCK, SlotKind.STATES
@@ -87,23 +85,6 @@ def test_beams_move_and_copy_states_with_as_many_slots_as_beams() -> None:
 # ---- drafts
 
 
-def test_behind_a_wrong_draft_states_go_back_to_where_they_were_kept() -> None:
-    manager = KVCacheManager(BlockPool(8), 16, state_pool=StatePool(1, num_spares=1))
-    request = computed(manager, "a", 20)
-    slot = manager.state_slot(request)
-    assert manager.can_rewind(request)
-    manager.checkpoint(request)
-    (kept,) = copies(manager)
-    assert kept.source.id == slot and not manager.can_rewind(request)
-    assert manager.allocate(request, 40)
-    request.num_computed_tokens = 40
-    assert manager.rewind(request, 36) == 20
-    request.num_computed_tokens = 20
-    assert manager.state_slot(request) == kept.target.id  # nothing is copied back
-    assert copies(manager) == [] and manager.num_blocks(request) == 2
-    manager.check_integrity()
-
-
 def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_drafts() -> None:
     manager = KVCacheManager(BlockPool(40), 4, state_pool=StatePool(2, num_spares=1))
     scheduler = Scheduler(manager, EventBus(), 2, 100)
@@ -154,50 +135,6 @@ def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> 
     assert manager.num_blocks(request) == 4
 
 
-def test_states_that_come_back_are_not_replaced_by_those_of_a_snapshot_before_them() -> None:
-    offload = Offload(6, blocks_per_state=2)
-    manager = KVCacheManager(BlockPool(8), 16, True, offload, state_pool=StatePool(2, 2))
-    request = make_request("a", num_prompt_tokens=60)
-    for num_tokens in (48, 60):
-        assert manager.allocate(request, num_tokens)
-        request.num_computed_tokens = num_tokens
-        manager.seal(request, 0)
-    request.output_token_ids = [1]
-    manager.release_tail(request, 1)
-    request.num_computed_tokens = 0
-    assert manager.take_block_ops() and admit(manager, request).num_tokens == 60
-    assert kinds(manager.take_block_ops()) == [(SwapIn, BLOCK), (SwapIn, STATES)]
-
-
-# ---- prefix store
-
-
-def test_snapshots_are_saved_and_come_back_with_their_blocks() -> None:
-    def make() -> KVCacheManager:
-        offload = Offload(max_read_blocks=10, blocks_per_state=2)
-        states = StatePool(4, 4)
-        return KVCacheManager(BlockPool(40), 16, True, offload, state_pool=states)
-
-    manager, store = make(), FakeStore()
-    first, blocks = make_request("a", num_prompt_tokens=70), FakeBlocks(16, store, has_states=True)
-    advance(manager, first, 64, 70, blocks=blocks)
-    assert len(store.states) == 1 and len(store.blocks) == 4
-
-    restarted = make()
-    second = make_request("b", num_prompt_tokens=80)
-    assert restarted.start_reading(second)
-    (read,) = restarted.take_block_ops()
-    assert [prefix.num_keys for prefix in read.prefixes] == [1, 2, 3, 4]
-    restarted.offload.reads.finish_reading(read.read_id, store.read(read))
-    match = admit(restarted, second)
-    assert (match.num_tokens, match.num_loaded_tokens) == (64, 64)
-    ops = restarted.take_block_ops()
-    assert kinds(ops) == [*[(Load, BLOCK)] * 4, (Load, STATES), (Copy, STATES)]
-    # The snapshot is in memory again: the next one finds it there.
-    third = make_request("c", num_prompt_tokens=80)
-    assert admit(restarted, third).num_tokens == 64
-
-
 # ---- snapshots
 
 
@@ -206,25 +143,21 @@ def with_snapshots(num_snapshots: int = 4, num_slots: int = 4, num_blocks: int =
     return KVCacheManager(BlockPool(num_blocks), 16, state_pool=states, snapshot_tokens=32)
 
 
-def advance(manager, request, *ends, blocks=None):
-    """Steps that end at these positions, with contents of blocks if there are `blocks`."""
+def advance(manager, request, *ends):
+    """Steps that end at these positions."""
     for end in ends:
         assert manager.allocate(request, end)
         start, request.num_computed_tokens = request.num_computed_tokens, end
-        if blocks is not None:
-            blocks.run(manager.take_block_ops())
-            tables, slot = manager.block_tables(request), manager.state_slot(request)
-            token_ids = request.token_ids(start, end)
-            name, num_prompt_tokens = request.request_id, request.num_prompt_tokens
-            blocks.compute(
-                request,
-                ScheduledRequest(name, start, end, token_ids, 0, 0, (), num_prompt_tokens, slot),
-                tables,
-            )
         manager.seal(request, start)
-        if blocks is not None:
-            blocks.run(manager.take_block_ops())
         manager.check_integrity()
+
+
+def decode(manager, ends, *requests):
+    """Each of these requests gets a token at a time, and computes it."""
+    for end in ends:
+        for request in requests:
+            request.output_token_ids.append(end)
+            advance(manager, request, end)
 
 
 def admit(manager, request):
@@ -252,14 +185,6 @@ def test_a_hit_is_the_deepest_point_with_blocks_and_a_snapshot() -> None:
     assert copies(manager) == [copy(5, manager.state_slot(third))]
 
 
-def test_blocks_without_a_snapshot_are_not_reused_and_the_reason_is_said() -> None:
-    manager = with_snapshots()
-    advance(manager, make_request("a", num_prompt_tokens=70), 30, 50, 70)
-    match = admit(manager, make_request("b", num_prompt_tokens=70))
-    assert match.num_tokens == 0
-    assert match.miss is not None and match.miss.reason is MissReason.RECURRENT
-
-
 def test_a_snapshot_outlives_its_request_and_the_least_recently_used_goes_first() -> None:
     manager = with_snapshots(num_snapshots=2)
     for name, first in (("a", 0), ("b", 100)):
@@ -278,9 +203,7 @@ def test_of_an_output_the_latest_snapshot_is_kept() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=20)
     advance(manager, request, 16, 20)
-    for end in range(21, 66):
-        request.output_token_ids.append(end)
-        advance(manager, request, end)
+    decode(manager, range(21, 66), request)
     text = request.token_ids(0, 65)
     manager.forget(request)
     assert admit(manager, make_request("b", prompt=text)).num_tokens == 64
@@ -294,11 +217,9 @@ def test_outputs_of_many_decoders_leave_prompts_their_snapshots() -> None:
     advance(manager, head, 32, 40)
     manager.forget(head)
     decoders = [make_request(f"d{i}", prompt=range(100 * i, 100 * i + 15)) for i in range(1, 20)]
-    for end in (15, *range(16, 66)):
-        for request in decoders:
-            if end > 15:
-                request.output_token_ids.append(end)
-            advance(manager, request, end)
+    for request in decoders:
+        advance(manager, request, 15)
+    decode(manager, range(16, 66), *decoders)
     assert manager.states.pool.num_used_snapshots == 5  # the prompt's, and the share of outputs
     again = make_request("again", num_prompt_tokens=40)
     assert admit(manager, again).num_tokens == 32
@@ -308,11 +229,9 @@ def test_outputs_of_many_decoders_leave_prompts_their_snapshots() -> None:
         manager.forget(request)
     manager.forget(again)
     others = [make_request(f"o{i}", prompt=range(3000 * i, 3000 * i + 15)) for i in range(1, 5)]
-    for end in (15, *range(16, 34)):
-        for request in others:
-            if end > 15:
-                request.output_token_ids.append(end)
-            advance(manager, request, end)
+    for request in others:
+        advance(manager, request, 15)
+    decode(manager, range(16, 34), *others)
     for request in others:
         manager.forget(request)
     assert admit(manager, make_request("next", prompt=[*texts[-1], 1])).num_tokens == 64
@@ -322,15 +241,11 @@ def test_a_snapshot_that_a_prompt_uses_stays_when_the_output_goes_on() -> None:
     manager = with_snapshots()
     request = make_request("a", num_prompt_tokens=20)
     advance(manager, request, 16, 20)
-    for end in range(21, 34):
-        request.output_token_ids.append(end)
-        advance(manager, request, end)
+    decode(manager, range(21, 34), request)
     text = request.token_ids(0, 33)
     other = make_request("b", prompt=text)
     advance(manager, other, 32)
-    for end in range(34, 66):
-        request.output_token_ids.append(end)
-        advance(manager, request, end)
+    decode(manager, range(34, 66), request)
     assert admit(manager, make_request("c", prompt=text)).num_tokens == 32
 
 

