@@ -195,7 +195,7 @@ def test_no_draft_reaches_from_one_answer_into_the_next() -> None:
 def test_recent_answers_are_bounded() -> None:
     rng = random.Random(1)
     recent = RecentAnswers()
-    for number in range(200):
+    for number in range(80):
         output = rng.choices(range(1000), k=rng.choice([10, 500, 40_000]))
         recent.add(ended([1, 2, 3], output, salt=CacheSalt(str(number % 11))))
         assert recent.num_tokens <= MAX_SALTS * MAX_RECENT_TOKENS

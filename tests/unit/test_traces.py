@@ -48,14 +48,19 @@ def add_many(engine: LLMEngine, count: int, rng: random.Random) -> None:
         engine.add_request(prompt, params, priority=rng.randrange(3))
 
 
-def events_of(engine: LLMEngine, num_requests: int = 30, seed: int = 0) -> list[Event]:
+def events_of(engine: LLMEngine, num_requests: int = 30) -> list[Event]:
     events: list[Event] = []
     engine.events.subscribe(lambda record: events.append(record.as_dict()), Level.TOKEN)
-    add_many(engine, num_requests, random.Random(seed))
+    add_many(engine, num_requests, random.Random(0))
     while engine.has_unfinished_requests:
         engine.clock.now += 0.01
         engine.step()
     return [json.loads(event_line(event)) for event in events]
+
+
+@pytest.fixture(scope="module")
+def crowded_events() -> list[Event]:
+    return events_of(crowded_engine())
 
 
 def state_after(events: list[Event]) -> TraceState:
@@ -97,11 +102,12 @@ def test_events_lead_to_the_state_that_a_snapshot_has(knobs: dict[str, object]) 
     assert num_steps > 40 and not early.requests
 
 
-def test_a_gap_is_told_and_a_snapshot_repairs_it() -> None:
-    events = events_of(crowded_engine())
-    state = state_after(events[:201])
+def test_a_gap_is_told_and_a_snapshot_repairs_it(crowded_events: list[Event]) -> None:
+    state = state_after(crowded_events[:201])
     assert state.seq == 200 and state.is_complete
-    state.apply({**events[201], "ev": "gap", "from_seq": 201, "to_seq": 300, "resync": True})
+    state.apply(
+        {**crowded_events[201], "ev": "gap", "from_seq": 201, "to_seq": 300, "resync": True}
+    )
     assert not state.is_complete
     engine = crowded_engine()
     state.apply({"ev": "snapshot", **engine.snapshot().fields_as_dict()})
@@ -113,9 +119,7 @@ def test_a_compressed_recording_reads_like_a_plain_one(tmp_path: Path) -> None:
     for file in files:
         engine = crowded_engine()
         with recording(engine.events, file):
-            add_many(engine, 5, random.Random(2))
-            while engine.has_unfinished_requests:
-                engine.step()
+            events_of(engine, 3)
     plain, small = ([event["ev"] for event in read_recording(file)] for file in files)
     assert plain == small and len(plain) > 50
     assert files[1].stat().st_size < files[0].stat().st_size / 3
@@ -170,10 +174,9 @@ def test_redaction_keeps_every_number_and_no_text(tmp_path: Path) -> None:
     assert redactor({"ev": "unheard.of", "text": "secret"}) is None
 
 
-def test_perfetto_slices_nest_and_phases_open_and_close() -> None:
-    events = events_of(crowded_engine())
-    rows = json.loads(json.dumps(perfetto_trace(events)))["traceEvents"]
-    steps = [event for event in events if event["ev"] == "step"]
+def test_perfetto_slices_nest_and_phases_open_and_close(crowded_events: list[Event]) -> None:
+    rows = json.loads(json.dumps(perfetto_trace(crowded_events)))["traceEvents"]
+    steps = [event for event in crowded_events if event["ev"] == "step"]
     slices = [row for row in rows if row["ph"] == "X"]
     assert len(slices) == len(steps) * (1 + len(PARTS))
     for whole, *parts in zip(*[iter(slices)] * (1 + len(PARTS)), strict=True):
@@ -187,7 +190,7 @@ def test_perfetto_slices_nest_and_phases_open_and_close() -> None:
             opened[key] = opened.get(key, 0) + (1 if row["ph"] == "b" else -1)
             assert opened[key] in (0, 1) and row["pid"] == REQUESTS
     assert opened and not any(opened.values())
-    preempted = [event for event in events if event["ev"] == "preempt"]
+    preempted = [event for event in crowded_events if event["ev"] == "preempt"]
     assert preempted
     assert [row["ph"] for row in rows if row.get("cat") == "preempt"] == ["s", "f"] * len(preempted)
     assert {row["name"] for row in rows if row["ph"] == "C"} == {
@@ -212,11 +215,10 @@ def test_steps_that_overlap_are_on_threads_of_their_own() -> None:
     assert names == [(1, "steps"), (2, "steps 2"), (3, "steps 3")]
 
 
-def test_csv_has_a_line_for_each_step() -> None:
-    events = events_of(crowded_engine(), 5)
+def test_csv_has_a_line_for_each_step(crowded_events: list[Event]) -> None:
     file = io.StringIO()
-    write_csv(events, file)
-    steps = [event for event in events if event["ev"] == "step"]
+    write_csv(crowded_events, file)
+    steps = [event for event in crowded_events if event["ev"] == "step"]
     rows = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert len(rows) == len(steps)
     assert [int(row["fwd_us"]) for row in rows] == [step["fwd_us"] for step in steps]
