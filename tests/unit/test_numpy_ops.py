@@ -65,7 +65,7 @@ def assert_close(actual, expected, error):
 
 
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(1, 1), (5, 7), (13, 64), (130, 33)])
-@pytest.mark.parametrize("num_tokens", [0, 1, 16, 17, 40])
+@pytest.mark.parametrize("num_tokens", [0, 1, 16, 40])
 def test_linear(backend, ops, draw, num_tokens, num_rows, num_columns):
     x = draw(0, num_tokens, num_columns)
     weight, bias = draw(1, num_rows, num_columns), draw(2, num_rows)
@@ -199,11 +199,10 @@ def test_rope_turns_pairs_as_complex_numbers(backend, ops, draw, rotated):
     assert (actual[..., rotated:] == x[..., rotated:]).all()
 
 
-HEADS = [(4, 4), (4, 2), (6, 2), (5, 1), (3, 3)]
-
-
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
-@pytest.mark.parametrize("sliding_window", [None, 1, 7, 16, 33])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "sliding_window"),
+    [(4, 4, None), (4, 2, 1), (6, 2, 7), (5, 1, 16), (3, 3, 33), (6, 2, None)],
+)
 @pytest.mark.parametrize(("softcap", "has_sinks"), [(None, False), (1.5, True)])
 def test_paged_attention(
     backend, ops, draw, num_heads, num_kv_heads, sliding_window, softcap, has_sinks

@@ -87,18 +87,6 @@ def test_a_fork_copies_the_slot_unless_a_group_begins() -> None:
     manager.check_integrity()
 
 
-def test_without_a_free_slot_a_fork_begins_a_group() -> None:
-    manager = make_manager(num_slots=1)
-    parent, child = computed(manager, "a", 70), make_request("b", num_prompt_tokens=70)
-    assert manager.fork(parent, child) == 64
-    child.num_computed_tokens = 64
-    assert copies(manager) == [] and manager.num_blocks(child) == 2
-    assert not manager.allocate(child, 70)
-    manager.forget(parent)
-    assert manager.allocate(child, 70)
-    manager.check_integrity()
-
-
 def test_blocks_that_have_left_the_window_take_the_way_back_with_them() -> None:
     manager = make_manager(num_slots=1, windows=(34,), max_chunk=64)
     parent, child = computed(manager, "a", 64), make_request("b", num_prompt_tokens=94)
@@ -107,17 +95,6 @@ def test_blocks_that_have_left_the_window_take_the_way_back_with_them() -> None:
     manager.free_out_of_window(parent)
     assert manager.num_forkable(parent, 94) == 94
     assert manager.fork(parent, child) == 0
-    manager.check_integrity()
-
-
-def test_beams_move_and_copy_slots() -> None:
-    manager = make_manager(num_slots=3)
-    requests = [computed(manager, name, 40) for name in "abc"]
-    slots = [manager.state_slot(request) for request in requests]
-    # b continues a, c continues b, a keeps its own text.
-    assert manager.reassign(requests, [0, 0, 1]) == [40, 40, 40]
-    assert [manager.state_slot(request) for request in requests] == [slots[0], slots[2], slots[1]]
-    assert copies(manager) == [(slots[0], slots[2])]
     manager.check_integrity()
 
 
@@ -154,16 +131,3 @@ def test_a_look_takes_the_slot_of_a_request_that_waits(block_size: int) -> None:
     while not first.finished:
         engine.step()
     assert first.metrics.num_processed_tokens == 40 + (40 - 32) + 2
-
-
-def test_a_request_that_is_admitted_again_further_on_has_a_new_slot() -> None:
-    manager = make_manager()
-    done = computed(manager, "done", 96)
-    manager.seal(done, 0)
-    request = computed(manager, "a", 64)
-    request.prompt_token_ids = tuple(range(97))
-    plan = manager.plan_admission(request)
-    request.num_computed_tokens = manager.hold(plan)
-    request.num_computed_tokens = manager.admit(plan).num_tokens
-    assert request.num_computed_tokens == 96
-    assert rewind(manager, request, 63) == 32  # the slot before had group 1

@@ -34,20 +34,23 @@ def every_size() -> Any:
         yield
 
 
+def tokenizer_of(types: dict[str, TokenType], **values: Any) -> Any:
+    given = {"tokens": list(types), "token_type": list(map(int, types.values()))} | values
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in given.items()}
+    return read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata)).hf_tokenizer
+
+
 def read(scores: dict[str, float], first: dict[str, TokenType], **others: Any) -> Any:
     types = first | dict.fromkeys(scores, TokenType.NORMAL)
     values = {
         "model": "llama",
-        "tokens": list(types),
-        "token_type": list(map(int, types.values())),
         "scores": [scores.get(token, 0.0) for token in types],
         "unknown_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 1,
         "add_space_prefix": False,
     }
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in (values | others).items()}
-    return read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata)).hf_tokenizer
+    return tokenizer_of(types, **values | others)
 
 
 @given(SCORES, st.booleans(), TEXTS)
@@ -140,17 +143,9 @@ def test_listed_merges_make_the_same_ids(pairs: list[tuple[str, str]], pre: str,
     results = {"".join(pair): TokenType.NORMAL for pair in pairs}
     sides = dict.fromkeys((side for pair in pairs for side in pair), TokenType.NORMAL)
     types = {"<s>": TokenType.CONTROL} | LETTERS | sides | results
-    values = {
-        "model": "gpt2",
-        "pre": pre,
-        "tokens": list(types),
-        "token_type": list(map(int, types.values())),
-        "merges": [" ".join(pair) for pair in pairs],
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
-    lazy = read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata)).hf_tokenizer
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    merges = [" ".join(pair) for pair in pairs]
+    lazy = tokenizer_of(types, model="gpt2", pre=pre, merges=merges, **ends)
     assert isinstance(lazy, PartialTokenizer)
     actual, expected = lazy.encode(text), lazy.make_whole().encode(text)
     assert (actual.ids, actual.offsets) == (expected.ids, expected.offsets)
@@ -159,12 +154,6 @@ def test_listed_merges_make_the_same_ids(pairs: list[tuple[str, str]], pre: str,
 @pytest.mark.parametrize("merges", [["a b", "b c"], ["a b", "a"], ["a b", "a b b"], [" a b"]])
 def test_what_is_not_usual_is_whole_at_once(merges: list[str]) -> None:
     """A merge of what is no token is refused before any text, and a side that has a space is no token here."""
-    values = {
-        "model": "gpt2",
-        "pre": "gpt-2",
-        "tokens": ["a", "b", "c", "ab", "<s>"],
-        "merges": merges,
-    }
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
+    types = dict.fromkeys(["a", "b", "c", "ab", "<s>"], TokenType.NORMAL)
     with pytest.raises(ValueError, match=r"no pair|not a tokenizer"):
-        read_gguf_tokenizer(JsonObject(Path("x.gguf"), metadata))
+        tokenizer_of(types, model="gpt2", pre="gpt-2", merges=merges)

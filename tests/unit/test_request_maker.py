@@ -11,7 +11,14 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.scheduling.block import NO_SALT
 from pellucid.text.no_tokenizer import NoTokenizer
-from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_model_config
+from support.fake_model import (
+    EOS,
+    VOCAB_SIZE,
+    FakeClock,
+    FakeTokenizer,
+    fake_engine,
+    fake_model_config,
+)
 from support.refusals import check_refusals
 
 
@@ -70,6 +77,15 @@ def test_the_first_and_the_last_token_and_the_longest_salt_may_be_sent() -> None
     encoded = maker().encode([0, VOCAB_SIZE - 1], FakeClock())
     assert encoded.token_ids == (0, VOCAB_SIZE - 1)
     assert maker().salt("x" * 256, 2).own == "x" * 256
+
+
+def test_the_end_of_a_turn_ends_an_answer_in_a_conversation_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeTokenizer, "end_of_turn_token_ids", lambda *_: (7,))
+    chat = maker().encode(ChatPrompt([{"role": "user", "content": "a"}]), FakeClock())
+    text = maker().encode("a", FakeClock())
+    assert (chat.end_token_ids, text.end_token_ids) == ({EOS, 7}, {EOS})
 
 
 class WithSpecialTokens(FakeTokenizer):

@@ -194,29 +194,6 @@ def test_no_share_is_so_small_that_a_weight_of_zero_has_it() -> None:
     assert support(make_row(min_p=1e-37), np.array([0.0, -60.0, -1000.0])) == [0, 1]
 
 
-# -- bad words -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("prompt", "output", "removed"),
-    [
-        ([], [], []),
-        ([], [0], []),
-        ([], [0, 1], [2]),
-        ([0], [1], [2]),  # begun in the prompt
-        ([0, 1], [], [2]),
-        ([1], [0], []),
-        ([], [0, 1, 3], []),
-        ([0], [1, 0, 1], [2]),
-    ],
-)
-def test_a_bad_word_loses_its_last_token_after_the_others(
-    prompt: list[int], output: list[int], removed: list[int]
-) -> None:
-    left = support(make_row(prompt, output, bad_words=((0, 1, 2),)))
-    assert left == [token_id for token_id in range(5) if token_id not in removed]
-
-
 # -- the row alone decides -------------------------------------------------------------------------
 
 

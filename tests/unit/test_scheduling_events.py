@@ -8,10 +8,8 @@ from pellucid.observing.events import (
     PrefixMatched,
     RequestStateChanged,
 )
-from pellucid.scheduling.request import FinishReason
 from pellucid.scheduling.scheduler import Scheduler
 from support.scheduling import (
-    END,
     make_request,
     make_scheduler,
     run,
@@ -32,25 +30,6 @@ def moves(events: list[Event], name: str) -> list[tuple[str, str, str]]:
         for event in events
         if isinstance(event, RequestStateChanged) and event.req == name
     ]
-
-
-def test_how_requests_end() -> None:
-    scheduler, events = watched()
-    end, abort, error = (make_request(name, 2) for name in ("end", "abort", "error"))
-    for request in (end, abort, error):
-        scheduler.add_request(request)
-    scheduler.finish(abort, FinishReason.ABORT)
-    step(scheduler, token_id=END, failing=[error])
-    ends = {
-        event.req: (event.to, event.finish)
-        for event in events
-        if isinstance(event, RequestStateChanged) and event.finish
-    }
-    assert ends == {
-        "end": ("done", "eos"),
-        "abort": ("cancelled", "cancel"),
-        "error": ("failed", "error"),
-    }
 
 
 def test_why_the_first_that_waits_has_to_wait_said_once() -> None:

@@ -59,24 +59,6 @@ def test_nothing_is_held_back_when_the_stop_string_is_included(
         assert shown == piece or matcher.matched is not None
 
 
-@pytest.mark.parametrize(
-    ("stop", "text", "shown", "matched"),
-    [
-        (["ab", "abc"], "xabc", "x", "ab"),  # the first to be complete
-        (["b", "ab"], "xab", "x", "ab"),  # both complete: the one that starts first
-        (["abcd", "bc"], "abcd", "a", "bc"),  # never waits for a longer one
-        (["aab"], "aaab", "a", "aab"),  # falls back to a shorter prefix
-        (["\n\n"], "one\n\ntwo", "one", "\n\n"),
-    ],
-)
-def test_which_stop_string_wins(stop: list[str], text: str, shown: str, matched: str) -> None:
-    matcher = StopStringMatcher(StopStrings(stop))
-    assert matcher.push(text) == shown
-    assert matcher.matched == matched
-    assert matcher.push("more") == ""
-    assert matcher.flush() == ""
-
-
 def test_long_output_costs_the_same_per_character() -> None:
     matcher = StopStringMatcher(StopStrings(["a" * 500 + "b"]))
     assert sum(len(matcher.push("a" * 100)) for _ in range(1000)) == 100_000 - 500
