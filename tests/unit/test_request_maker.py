@@ -79,13 +79,21 @@ def test_the_first_and_the_last_token_and_the_longest_salt_may_be_sent() -> None
     assert maker().salt("x" * 256, 2).own == "x" * 256
 
 
-def test_the_end_of_a_turn_ends_an_answer_in_a_conversation_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(FakeTokenizer, "end_of_turn_token_ids", lambda *_: (7,))
-    chat = maker().encode(ChatPrompt([{"role": "user", "content": "a"}]), FakeClock())
-    text = maker().encode("a", FakeClock())
-    assert (chat.end_token_ids, text.end_token_ids) == ({EOS, 7}, {EOS})
+class WithTurns(FakeTokenizer):
+    """A conversation is one token, and another one ends a turn of it."""
+
+    def encode_conversation(self, prompt: ChatPrompt, max_model_len: int) -> list[int]:
+        return [1]
+
+    def end_of_turn_token_ids(self, prompt: ChatPrompt | None = None) -> tuple[int, ...]:
+        return (7,)
+
+
+def test_the_end_of_a_turn_ends_an_answer_in_a_conversation_too() -> None:
+    made = RequestMaker(fake_model_config(), WithTurns(), 64)
+    chat = ChatPrompt([{"role": "user", "content": "a"}])
+    ends = [made.encode(prompt, FakeClock()).end_token_ids for prompt in (chat, "a")]
+    assert ends == [{EOS, 7}, {EOS}]
 
 
 class WithSpecialTokens(FakeTokenizer):
