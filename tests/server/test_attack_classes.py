@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from pellucid.loaded_model import load_model
 from pellucid.observing.page_files import page_files
@@ -527,9 +526,3 @@ def test_a_test_dependency_that_was_taken_over() -> None:
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert pinned and all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in pinned)
     assert "install --require-hashes" in (ROOT / "Makefile").read_text()
-
-
-def test_all_classes_have_an_engine_that_lives(server: RunningServer) -> None:
-    """After all of the above."""
-    assert isinstance(server.engine, LLMEngine)
-    assert server.get("/health").status == 200 and complete(server)

@@ -16,8 +16,7 @@ from pellucid.server.config import Limits, ServerConfig
 from pellucid.server.connections import Connections, client_of
 from pellucid.server.http_protocol import EXTENSION
 from pellucid.server.run import listen, make_uvicorn_config
-from support.bundled import bundled_engine
-from support.http_server import TIMEOUT, running_server
+from support.http_server import TIMEOUT
 
 LARGE = b"x" * (32 << 20)  # more than the system's buffers of a connection hold
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -245,18 +244,3 @@ def test_a_full_server_closes_the_idlest_connection_of_the_busiest_client() -> N
 )
 def test_whoever_has_a_network_of_ipv6_is_one_client(address: str, client: str) -> None:
     assert client_of(address) == client
-
-
-def test_the_health_of_a_server_does_not_depend_on_readers() -> None:
-    """A stream that nobody reads has ended in the engine: nothing is stalled."""
-    with running_server(bundled_engine(), stall_seconds=0.05) as server:
-        body = {"prompt": "a", "n": 20, "stream": True, "ignore_eos": True, "logprobs": 20}
-        body |= {"max_tokens": 20}
-        with server.open_call("/v1/completions", body, buffer=4096):
-            engine = server.service.engine
-            server.wait_until(lambda: server.service.under_way, "the call")
-            server.wait_until(lambda: engine.last_step_time, "the engine's beginning")
-            server.wait_until(lambda: not engine.num_unfinished_requests, "the engine's end")
-            assert server.service.under_way, "the client had taken all of it: nothing is tested"
-            time.sleep(0.1)
-            assert server.get("/health").json == {"status": "ok"}

@@ -254,10 +254,3 @@ def test_values_and_levels_of_a_body_have_limits(data: bytes, status: int, messa
         table.decode(data, Warnings())
     assert refused.value.status == status
     assert message in refused.value.message
-
-
-def test_where_clients_add_fields_unknown_ones_are_said_too() -> None:
-    warnings = Warnings()
-    table = FieldTable("a table", Body, (), Treatment.WITHOUT_EFFECT)
-    table.decode(b'{"new": 1}', warnings)
-    assert warnings == ["new: has no effect: this field is not known"]

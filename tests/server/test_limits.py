@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -212,15 +213,18 @@ def test_readers_of_events_and_looks_into_the_engine_have_places() -> None:
         assert admission.looks.used == 0
 
 
-def test_a_client_that_reads_slowly_holds_no_place_in_the_engine() -> None:
+def test_a_client_that_reads_nothing_holds_no_place_in_the_engine_and_stalls_nothing() -> None:
     """What it has not read waits in memory; others may begin."""
-    with running_server(bundled_engine(), limits=Limits(max_unfinished_completions=20)) as server:
+    limits = Limits(max_unfinished_completions=20)
+    with running_server(bundled_engine(), limits=limits, stall_seconds=0.05) as server:
         body = {"prompt": "a", "n": 20, "stream": True, "ignore_eos": True, "logprobs": 20}
-        body |= {"max_tokens": 20}
-        with server.open_call("/v1/completions", body, buffer=4096):
+        with server.open_call("/v1/completions", {**body, "max_tokens": 20}, buffer=4096):
             server.wait_until(lambda: server.service.under_way, "the request")
+            server.wait_until(lambda: server.service.engine.last_step_time, "a step")
             server.wait_until(lambda: server.service.admission.completions.used == 0, "its end")
             assert server.service.under_way, "the client had taken all of it: nothing is tested"
+            time.sleep(0.1)
+            assert server.get("/health").json == {"status": "ok"}
             assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
 
 
