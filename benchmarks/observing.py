@@ -4,9 +4,10 @@
 
 All arms run on the same engine and the same work, in rotating order, so that a machine that slows down slows all of
 them; processor time of all threads, so that other work on the machine counts little. "recorded" writes NDJSON to the
-null device; "page" is a reader as the live page is one: it makes frames of what a feed has 20 times a second. What is
-saved up for the observation of tokens is used up before a turn, so that long loads are measured. The ledgers are always
-kept: what that takes is the first line, measured inside of steps that nobody watches.
+null device; "page" is a reader as the live page is one: it makes frames of what a feed has 20 times a second, and of the
+rest at the end of a turn, which counts as well. What is saved up for the observation of tokens is used up before a turn,
+so that long loads are measured: a turn should last some of these twentieths. The ledgers are always kept: what that
+takes is the first line, measured inside of steps that nobody watches.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
+from typing import TypeAlias
 
 from pellucid.benchmark.random_model import random_model
 from pellucid.benchmark.workloads import Decode
@@ -25,12 +27,13 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.event_feed import POLL_SECONDS, EventFeed
 from pellucid.observing.event_recording import recording
-from pellucid.observing.events import EventRecord, Level, encode_batch
+from pellucid.observing.events import EventRecord, Level
 from pellucid.observing.observation_budget import SAVED_SECONDS, SHARE
 
 PROMPT_TOKENS = 32
 WARM_UP_STEPS = 10
 BOOKED = "ledgers, always"
+Arm: TypeAlias = Callable[[LLMEngine], AbstractContextManager[object]]
 BOOKKEEPING = ("observe_schedule", "observe_tokens", "end_step")
 
 
@@ -41,7 +44,7 @@ def main() -> None:
     parser.add_argument("--quantization", default="none")
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=60, help="of a turn")
+    parser.add_argument("--steps", type=int, default=300, help="of a turn")
     parser.add_argument("--num-threads", type=int)
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--arm", action="append", choices=list(ARMS)[2:], help="left out: all")
@@ -70,8 +73,8 @@ def measure(args: argparse.Namespace, batch: int) -> None:
             for _ in range(WARM_UP_STEPS):
                 engine.step()
             engine.events.settle_observations(0, SHARE * SAVED_SECONDS)
-            with ARMS[name](engine), timing_bookkeeping(engine, name, args.steps, booked):
-                seconds[name].append(step_seconds(engine, args.steps))
+            with timing_bookkeeping(engine, name, args.steps, booked):
+                seconds[name].append(step_seconds(engine, args.steps, ARMS[name]))
             while engine.has_unfinished_requests:
                 engine.step()
     print_arms(batch, seconds, statistics.median(booked))
@@ -91,10 +94,11 @@ def make_engine(args: argparse.Namespace, batch: int) -> LLMEngine:
     return LLMEngine(config, random_model(args.shape, config, [Decode(1)]))
 
 
-def step_seconds(engine: LLMEngine, num_steps: int) -> float:
+def step_seconds(engine: LLMEngine, num_steps: int, arm: Arm) -> float:
     start = time.process_time()
-    for _ in range(num_steps):
-        engine.step()
+    with arm(engine):
+        for _ in range(num_steps):
+            engine.step()
     return (time.process_time() - start) / num_steps
 
 
@@ -143,11 +147,15 @@ def listening(
 @contextmanager
 def page(engine: LLMEngine) -> Iterator[None]:
     """A reader as the live page is one."""
-    reader, left = EventFeed(engine.events).read(Level.TEXT), Event()
+    feed, left = EventFeed(engine.events), Event()
+    reader = feed.read(Level.TEXT)
 
     def read() -> None:
-        while not left.wait(POLL_SECONDS):
-            encode_batch(reader.take())
+        is_last = False
+        while not is_last:
+            is_last = left.wait(POLL_SECONDS)
+            while records := reader.take():
+                feed.encode(records)
 
     thread = Thread(target=read)
     thread.start()
@@ -157,7 +165,7 @@ def page(engine: LLMEngine) -> Iterator[None]:
     reader.close()
 
 
-ARMS: dict[str, Callable[[LLMEngine], AbstractContextManager[object]]] = {
+ARMS: dict[str, Arm] = {
     "nobody": lambda engine: nullcontext(),
     BOOKED: lambda engine: nullcontext(),
     "stat": lambda engine: listening(engine, Level.STAT),

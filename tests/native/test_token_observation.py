@@ -91,9 +91,8 @@ def test_tokens_of_a_step_share_the_time_of_their_observation(
         summarize_rows=lambda rows, asked: [summarize_on()(rows[row], it) for row, it in asked],
     )
     for own, seconds in ((drawn, 3.0), (drawn[:1], 6.0), (drawn[1:2], None)):
-        times = iter((10.0, 16.0))
-        monkeypatch.setattr(time, "perf_counter", lambda: next(times))  # noqa: B023
-        assert observe_drawn_tokens(decoder, rows, own) == {
+        monkeypatch.setattr(time, "perf_counter", lambda: 16.0)
+        assert observe_drawn_tokens(decoder, rows, own, 10.0) == {
             each.key: observed(rows[each.key[1]], each.row, 3, summarize_on())._replace(
                 seconds=seconds
             )

@@ -185,9 +185,10 @@ class StepCosts:
         self._ceilings = ceilings
 
     def step(
-        self, works: Sequence[Work], times: StepTimes, idle_seconds: float, expert_bytes: int
+        self, works: Sequence[Work], times: StepTimes, last: float | None, expert_bytes: int
     ) -> tuple[events.Step]:
-        """The event of a step that has ended and read `expert_bytes` of experts' weights."""
+        """The event of a step that has ended and read `expert_bytes` of experts' weights, after one that ended at
+        `last`, seconds."""
         starts, ends = tuple(map(_START, works)), tuple(map(_END, works))
         flops = sum(map(_FLOPS, works))
         weight_bytes = self._weights.num_bytes(any(map(_NUM_LOGITS, works))) + expert_bytes
@@ -210,7 +211,7 @@ class StepCosts:
             fwd_us=round((executed - scheduled) * 1e6),
             sample_us=round((sampled - executed) * 1e6),
             emit_us=round((times.emitted - sampled) * 1e6),
-            idle_us=round(idle_seconds * 1e6),
+            idle_us=0 if last is None else max(0, round((started - last) * 1e6)),
             flops=flops,
             w_bytes=weight_bytes,
             kv_read_bytes=round(kv_bytes - kv_write_bytes),

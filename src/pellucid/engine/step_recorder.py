@@ -152,8 +152,8 @@ class StepRecorder:
             from pellucid.engine.token_events import TokenEvents
 
             self._token_events = TokenEvents(self._show, self._bus)
-        made = self._token_events.of_step
-        self._bus.emit_made(now, made, scheduled_requests, taken, observed, now)
+        bus, made = self._bus, self._token_events.of_step
+        bus.keep((now, bus.step, made, (scheduled_requests, taken, observed, now)))
 
     def end_step(
         self,
@@ -171,11 +171,11 @@ class StepRecorder:
         for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        if works and self._bus.wants_steps:
-            last = times.started if self._last_emitted is None else self._last_emitted
-            idle = max(0.0, times.started - last)
-            self._bus.emit_made(now, self._costs.step, works, times, idle, expert_bytes)
-        self._last_emitted = times.emitted
+        bus = self._bus
+        if works and bus.wants_steps:
+            arguments = (works, times, self._last_emitted, expert_bytes)
+            bus.keep((now, bus.step, self._costs.step, arguments))
+        self._last_emitted = now
 
     def close(self, request_id: str, now: float) -> Ledger:
         """Closes the ledger of a request that has ended."""

@@ -1,5 +1,6 @@
 """The model runner: computes a scheduled step: its forward batch, logits, tokens."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -186,9 +187,11 @@ class ModelRunner:
         watched: set[str] = set()
         observed: Observations = {}
         if observed_of is not None:
+            started = time.perf_counter()
             ids = (each for scheduled in scheduled_requests for each in scheduled.samplers)
             watched = observed_of(ids)  # asked once: a reader may have a budget
-            observed = self._observe_drawn(scheduled_requests, computed, watched)
+            if watched:
+                observed = self._observe_drawn(scheduled_requests, computed, watched, started)
         end = 0
         for scheduled in scheduled_requests:
             begin, end = end, end + scheduled.num_logits
@@ -213,9 +216,11 @@ class ModelRunner:
         scheduled_requests: Sequence[ScheduledRequest],
         computed: ComputedStep,
         watched: Collection[str],
+        started: float,
     ) -> Observations:
         """Observes the tokens that the decoder has drawn for the watched requests, where its summaries of
-        rows tell all: together, so that no row has to leave a device."""
+        rows tell all: together, so that no row has to leave a device. `started` is when choosing the requests
+        began."""
         drawn: list[DrawnToken] = []
         end = 0
         for scheduled in scheduled_requests:
@@ -232,7 +237,7 @@ class ModelRunner:
                     drawn.append(DrawnToken(key, state.row(number), token_id))
                     if token_id != draft:
                         break
-        return observe_drawn_tokens(self.decoder, computed.rows, drawn)
+        return observe_drawn_tokens(self.decoder, computed.rows, drawn, started)
 
     def _read_prompt(
         self, scheduled: ScheduledRequest, logits: LogitRows, result: StepResult

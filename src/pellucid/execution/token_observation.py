@@ -154,15 +154,15 @@ Observations: TypeAlias = Mapping[tuple[str, int], TokenObservation]
 
 
 def observe_drawn_tokens(
-    decoder: CompiledDecoder, rows: LogitRows, drawn: Sequence[DrawnToken]
+    decoder: CompiledDecoder, rows: LogitRows, drawn: Sequence[DrawnToken], started: float
 ) -> Observations:
     """Observes tokens by the decoder's summaries of their rows, by their keys. Those are missing that `observe_token`
     alone knows: stages that are no truncation by likelihood, logits that are not finite.
 
     Args:
         rows: of the step's logits.
+        started: by `time.perf_counter`, when choosing them began.
     """
-    started = time.perf_counter()
     asked: list[tuple[DrawnToken, list[Stage]]] = []
     questions = []
     for each in drawn:

@@ -2,7 +2,8 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import RLock
 from typing import TypeAlias
 
@@ -22,6 +23,8 @@ from pellucid.observing.observation_budget import ObservationBudget
 Subscriber: TypeAlias = Callable[[EventRecord], None]
 ListSubscriber: TypeAlias = Callable[[Sequence[EventRecord]], None]
 OF_TOKENS = (Token, TokenText)
+# (time, step, function, arguments): events that `function(*arguments)` makes.
+Note: TypeAlias = tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]
 MAX_PENDING = 1024  # times that events wait for a reader: some hundreds of steps
 PAY_SECONDS = 0.01  # between two payments of what events have cost
 
@@ -103,6 +106,8 @@ class EventBus:
         wants_steps, wants_tokens: whether anyone wants events of levels `STEP` and `TEXT`; each step asks.
         version: another number whenever subscribers have come, gone or changed what they want.
         step: number of the current step, which the engine counts; between two steps, of the last one.
+        keep: as `emit_made`, for what each step emits: one call with all that a note has. What is not wanted at once
+            waits for a reader or for `flush`, however much it is.
         tokens_of: whose tokens anyone wants; None: of all.
     """
 
@@ -117,10 +122,8 @@ class EventBus:
         self._hearers: tuple[tuple[object, _Subscription], ...] = ()  # the same
         self._level = -1  # the highest that anyone wants
         self.tokens_of: frozenset[str] | None = frozenset()
-        self._can_wait = False  # whether all who want events above `Level.STAT` can
-        # (time, step, function, arguments): the function makes the events.
-        self._pending: deque[tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]]
-        self._pending = deque()
+        self._pending: deque[Note] = deque()
+        self.keep: Callable[[Note], None] = self._keep_and_flush
         self._num_emitted = self._last_us = 0
         self._hello: Hello | None = None
         self._spent = 0.0  # seconds, since `take_spent`
@@ -152,12 +155,12 @@ class EventBus:
 
     def may_observe(self, now: float) -> bool:
         """Whether tokens of the step that is computed `now`, in seconds on the clock, can be observed, which somebody
-        wants: whether the budget is not empty. All that events have cost is paid of it."""
+        wants: whether the budget has enough for one. All that events have cost is paid of it."""
         if now >= self._pays_at:
             self._pays_at = now + PAY_SECONDS
             paid, self._unpaid = self._unpaid, 0.0
             self._budget.pay(now, paid)
-        return self._level >= Level.TOKEN or not self._budget.is_empty
+        return self._level >= Level.TOKEN or not self._budget.is_used_up
 
     def observed(self, request_ids: Iterable[str]) -> set[str]:
         """The generations of a step whose next token is to be observed: at level `TOKEN` each one that is watched, at
@@ -182,6 +185,13 @@ class EventBus:
         with self._lock:
             self._spent += seconds
             self._unpaid += seconds
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """The time within counts as spent on events."""
+        started = self._clock()
+        yield
+        self.spend(self._clock() - started)
 
     def take_spent(self) -> float:
         """Seconds that events have cost since the last call."""
@@ -274,9 +284,13 @@ class EventBus:
         """
         if now is None:
             now = self._clock()
-        self._pending.append((now, self.step, make, arguments))
-        if not self._can_wait or len(self._pending) >= MAX_PENDING:
+        self.keep((now, self.step, make, arguments))
+        if len(self._pending) >= MAX_PENDING:
             self.flush()
+
+    def _keep_and_flush(self, note: Note) -> None:
+        self._pending.append(note)
+        self.flush()
 
     def flush(self) -> None:
         """Makes and hands out all events that were emitted, and counts the time of that. Another thread that does so
@@ -338,7 +352,9 @@ class EventBus:
             self._level, self.tokens_of = wanted.level, wanted.tokens_of
         self.wants_steps, self.wants_tokens = self.wants(Level.STEP), self.wants(Level.TEXT)
         self.version += 1
-        self._can_wait = all(each.can_wait or each.level == Level.STAT for each in interests)
+        # Whether all who want events above `Level.STAT` can wait.
+        can_wait = all(each.can_wait or each.level == Level.STAT for each in interests)
+        self.keep = self._pending.append if can_wait else self._keep_and_flush
 
 
 def _only(event: Event) -> tuple[Event]:

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import cast, final
 
 from pellucid.observing.event_bus import EventBus, Interest, union
-from pellucid.observing.events import EventRecord, Gap, Level
+from pellucid.observing.events import EventRecord, Gap, Level, encode_batch
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
 MAX_TAKEN = 1_000  # events that a reader takes at once, while the engine may wait for the ring
@@ -85,6 +85,11 @@ class EventFeed:
             taken = self._ring[start : start + count]
             taken += self._ring[: count - len(taken)]
         return cast("list[EventRecord]", taken), first
+
+    def encode(self, records: Sequence[EventRecord]) -> bytes:
+        """As `encode_batch`; its time counts as spent on events."""
+        with self._bus.spending():
+            return encode_batch(records)
 
     def _put(self, records: Sequence[EventRecord]) -> None:
         """On the thread that emits, usually the engine's, or on that of a reader."""

@@ -26,9 +26,9 @@ class ObservationBudget:
         self._num_reserved = 0
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing can be reserved."""
-        return self._balance <= 0
+    def is_used_up(self) -> bool:
+        """Whether nothing can be reserved until something is saved up."""
+        return self._balance <= 0 or self._balance < min(self._expected, SHARE * SAVED_SECONDS)
 
     def pay(self, now: float, seconds: float) -> None:
         """Ends all reservations, and pays what observations and all other events have cost since the last call. What
@@ -44,7 +44,7 @@ class ObservationBudget:
         needed = (self._num_reserved + 1) * self._expected
         if self._num_reserved == 0:  # more than can be saved is never there
             needed = min(needed, SHARE * SAVED_SECONDS)
-        if self.is_empty or self._balance < needed:
+        if self._balance <= 0 or self._balance < needed:
             return False
         self._num_reserved += 1
         return True

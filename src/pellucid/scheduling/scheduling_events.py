@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from pellucid.observing import events
 from pellucid.scheduling.block import Block
@@ -21,6 +21,9 @@ MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted fi
 Finish = Literal["eos", "length", "stop", "cancel", "error"]
 
 
+Note: TypeAlias = tuple[float, int, Callable[..., Iterable[events.Event]], tuple[object, ...]]
+
+
 class EventSink(Protocol):
     @property
     def version(self) -> int:
@@ -30,6 +33,16 @@ class EventSink(Protocol):
     @property
     def active(self) -> bool:
         """Whether anyone listens; asked before an event is made."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Number of the current step."""
+        ...
+
+    @property
+    def keep(self) -> Callable[[Note], None]:
+        """As `emit_made`, for what each step emits; takes (now, step, make, arguments)."""
         ...
 
     def wants(self, level: events.Level) -> bool:
@@ -153,12 +166,14 @@ class SchedulingEvents:
         ended: Sequence[str] = ()
         if self.ended:
             ended, self.ended = self.ended, []
+        sink = self._sink
         if not self._records_blocks:
-            self._sink.emit_made(now, self._steps.count, output, taken, ended, now)
+            sink.keep((now, sink.step, self._steps.count, (output, taken, ended, now)))
             return
         has_changes = self._log.rows or not self._is_counted
         changes = self._take_changes() if has_changes else None
-        self._sink.emit_made(now, self._steps.step, output, taken, ended, now, left_out, changes)
+        arguments = (output, taken, ended, now, left_out, changes)
+        sink.keep((now, sink.step, self._steps.step, arguments))
         if self._manager.states is not None:
             self._snapshots(self._manager.states.pool)
 

@@ -16,7 +16,6 @@ from pellucid.observing.events import (
     Load,
     Snapshot,
     Stat,
-    encode_batch,
 )
 from pellucid.server.api_keys import Role
 from pellucid.server.completion_id import CompletionId
@@ -118,7 +117,8 @@ class EventRoutes(Handlers):
             return b"".join(map(_frame, records))
         if not records:
             return b""
-        return b"id: %d\nevent: batch\ndata: %b\n\n" % (records[-1].seq, encode_batch(records))
+        frame = b"id: %d\nevent: batch\ndata: %b\n\n"
+        return frame % (records[-1].seq, self.service.feed.encode(records))
 
     async def _snapshot_frame(self, call: Call, level: Level) -> bytes:
         snapshot = await self._snapshot(call, level)
