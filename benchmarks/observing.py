@@ -4,10 +4,10 @@
 
 All arms run on the same engine and the same work, in rotating order, so that a machine that slows down slows all of
 them; processor time of all threads, so that other work on the machine counts little. "recorded" writes NDJSON to the
-null device; "page" is a reader as the live page is one: it makes frames of what a feed has 20 times a second, and of the
-rest at the end of a turn, which counts as well. What is saved up for the observation of tokens is used up before a turn,
-so that long loads are measured: a turn should last some of these twentieths. The ledgers are always kept: what that
-takes is the first line, measured inside of steps that nobody watches.
+null device; "page" is a reader as the live page is one: it makes frames of what a feed has 20 times a second, and of
+the rest at the end of a turn, which counts as well. What is saved up for the observation of tokens is used up before a
+turn, so that long loads are measured: a turn should last some of these twentieths. The ledgers are always kept: what
+that takes is the first line, measured inside of steps that nobody watches.
 """
 
 import argparse
