@@ -396,10 +396,15 @@ def test_prompts_of_no_form_are_refused_by_name(llm: LLM) -> None:
     check_refusals("prompts", NO_PROMPTS, llm.generate)
 
 
-def test_params_of_another_type_are_refused_by_name(llm: LLM) -> None:
-    for params in ({"temperature": 0}, 7, [{"temperature": 0}]):
-        with pytest.raises(ValueError, match=r"^sampling_params: .* given; .*SamplingParams"):
-            llm.generate(["abc"], params)
+REFUSED_CALLS: list[dict[str, object]] = [
+    *({"sampling_params": wrong} for wrong in ({"temperature": 0}, 7, [{"temperature": 0}] * 2)),
+    *({"priority": wrong} for wrong in ([1], [0, "high"], "high", 1.5)),
+]
+
+
+def test_parameters_of_another_type_are_refused_by_name(llm: LLM) -> None:
+    check_refusals("generate", REFUSED_CALLS, lambda given: llm.generate([[1]] * 2, **given))
+    assert not llm.engine.unfinished_request_ids
     with pytest.raises(ValueError, match=r"pass SamplingParams\(\*\*params\)"):
         llm.stream("abc", {"temperature": 0})
     with pytest.raises(ValueError, match="2 prompts given; a stream takes one"):
@@ -412,16 +417,6 @@ def test_a_priority_for_all_or_for_each(llm: LLM) -> None:
     finished = [output.metrics.finished_time for output in outputs]
     assert finished[-1] <= finished[0]
     assert len(llm.generate([[1]] * 2, params, priority=3)) == 2
-    with pytest.raises(ValueError, match="priority: 1 given for 2 prompts"):
-        llm.generate([[1]] * 2, params, priority=[1])
-    with pytest.raises(ValueError, match="priority='high'"):
-        llm.generate([[1]] * 2, params, priority=[0, "high"])
-    for priority in ("high", 1.5):
-        with pytest.raises(
-            ValueError, match=f"priority={priority!r}: must be a whole number, or a list"
-        ):
-            llm.generate([[1]] * 2, params, priority=priority)
-    assert not llm.engine.unfinished_request_ids
 
 
 def test_the_seed_of_the_llm_repeats_what_has_none_of_its_own(

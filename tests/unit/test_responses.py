@@ -156,19 +156,6 @@ def test_the_marks_of_reasoning_are_those_of_the_template(family: str) -> None:
         assert ResponseFormat(family, by_pattern, None, {}).reasoning_marks("") is None
 
 
-def test_long_answers_take_time_in_proportion() -> None:
-    """Text that is read is not searched again: a limit against quadratic time, far from tight."""
-    parser = ResponseParser(TEMPLATES["hermes"], CHATML, TOOLS)
-    num_chars = 0
-    for _ in range(40_000):
-        num_chars += sum(
-            len(delta.text) for delta in parser.push(" word") if isinstance(delta, ContentText)
-        )
-        assert len(parser._buffer) < 8192
-    parser.flush()
-    assert num_chars == 40_000 * 5 - 1
-
-
 def test_a_long_text_that_the_prompt_begins_is_no_part_of_the_answer() -> None:
     parser = ResponseParser(TEMPLATES["hermes"], CHATML + "word " * 2000, TOOLS)
     assert message_of([*parser.push("a < b"), *parser.flush()]) == Message("", "a < b", [])

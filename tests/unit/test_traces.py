@@ -179,6 +179,8 @@ def test_perfetto_slices_nest_and_phases_open_and_close(crowded_events: list[Eve
     steps = [event for event in crowded_events if event["ev"] == "step"]
     slices = [row for row in rows if row["ph"] == "X"]
     assert len(slices) == len(steps) * (1 + len(PARTS))
+    kinds_of_steps = [whole["args"]["kind"] for whole in slices[:: 1 + len(PARTS)]]
+    assert kinds_of_steps == [step["kind"] for step in steps]
     for whole, *parts in zip(*[iter(slices)] * (1 + len(PARTS)), strict=True):
         assert [part["name"] for part in parts] == [name for name, _ in PARTS]
         assert sum(part["dur"] for part in parts) == whole["dur"]
