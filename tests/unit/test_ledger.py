@@ -23,12 +23,12 @@ def work(
     return Work(request_id, start, end, num_recomputed, 1, has_output, flops(start, end, 1))
 
 
-def running(*names: str) -> LedgerBook:
-    """The prompts of these are computed, of eight tokens each, in a step from 0 on."""
+def running(**num_tokens: int) -> LedgerBook:
+    """Of the prompts of these, so many tokens are computed in a step from 0 on."""
     book = LedgerBook(flops)
-    for name in names:
+    for name in num_tokens:
         book.open(name, 0.0, 0.0)
-    book.step(step_at(0), [work(name, 0, 8) for name in names])
+    book.step(step_at(0), [work(name, 0, end) for name, end in num_tokens.items()])
     return book
 
 
@@ -64,7 +64,7 @@ def test_drafting_is_a_part_of_its_own(others: list[Work]) -> None:
 
 
 def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:
-    book = running("a")
+    book = running(a=8)
     for name in "bc":
         book.open(name, 10.0, 10.0)
     book.step(step_at(10), [work("a", 8, 9, has_output=True), work("b", 0, 3), work("c", 0, 2)])
@@ -79,7 +79,7 @@ def test_a_decode_is_stalled_by_the_prompts_beside_it() -> None:
 
 
 def test_left_out_of_a_step_by_a_prompt_that_took_the_budget() -> None:
-    book = running("a")
+    book = running(a=8)
     book.open("b", 10.0, 10.0)
     book.step(step_at(12), [work("b", 0, 16)], left_out=["a"])
     ledger = book.close("a", 22.0)
@@ -90,7 +90,7 @@ def test_left_out_of_a_step_by_a_prompt_that_took_the_budget() -> None:
 
 
 def test_a_running_request_with_nothing_to_compute_is_not_stalled() -> None:
-    book = running("a")
+    book = running(a=8)
     book.open("b", 10.0, 10.0)
     book.step(step_at(10), [work("b", 0, 16)])
     ledger = book.close("a", 20.0)
@@ -99,7 +99,7 @@ def test_a_running_request_with_nothing_to_compute_is_not_stalled() -> None:
 
 
 def test_preempted_waits_and_computes_again_what_it_lost() -> None:
-    book = running("a")
+    book = running(a=8)
     book.step(step_at(10), [work("a", 8, 9, has_output=True)])
     book.step(step_at(20), [], preempted=["a"])
     book.step(
@@ -113,9 +113,7 @@ def test_preempted_waits_and_computes_again_what_it_lost() -> None:
 
 
 def test_preempted_in_the_middle_of_its_prompt() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 4)])
+    book = running(a=4)
     book.step(step_at(10), [], preempted=["a"])
     book.step(step_at(20), [work("a", 0, 8, num_recomputed=4)])
     ledger = book.close("a", 30.0)
@@ -126,10 +124,7 @@ def test_preempted_in_the_middle_of_its_prompt() -> None:
 
 
 def test_what_others_compute_again_stalls_like_a_prompt() -> None:
-    book = LedgerBook(flops)
-    for name in "ab":
-        book.open(name, 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 8), work("b", 0, 4)])
+    book = running(a=8, b=4)
     book.step(step_at(10), [work("a", 8, 9, has_output=True)], preempted=["b"])
     book.step(
         step_at(20),
@@ -142,11 +137,8 @@ def test_what_others_compute_again_stalls_like_a_prompt() -> None:
 
 
 def test_who_was_running_while_it_could_not_be_admitted() -> None:
-    book = LedgerBook(flops)
     names = [f"r{index}" for index in range(5)]
-    for name in names:
-        book.open(name, 0.0, 0.0)
-    book.step(step_at(0), [work(name, 0, 2) for name in names])
+    book = running(**dict.fromkeys(names, 2))
     book.open("late", 5.0, 6.0)  # while that step is under way
     book.step(step_at(10), [work(name, 2, 3, has_output=True) for name in names])
     book.close("r3", 20.0)
@@ -159,9 +151,7 @@ def test_who_was_running_while_it_could_not_be_admitted() -> None:
 
 
 def test_nobody_blocks_a_request_that_the_next_step_admits() -> None:
-    book = LedgerBook(flops)
-    book.open("a", 0.0, 0.0)
-    book.step(step_at(0), [work("a", 0, 2)])
+    book = running(a=2)
     book.open("b", 5.0, 6.0)
     book.step(step_at(10), [work("a", 2, 3, has_output=True), work("b", 0, 2)])
     assert book.close("b", 20.0).blocked_by == ()

@@ -113,10 +113,6 @@ def test_many_requests(request: pytest.FixtureRequest) -> None:
     assert watched.num_steps > num_requests // engine.scheduler.max_num_seqs
     assert watched.num_preempted > num_requests // 10_000
     assert len(engine.last_steps) == 32
-    assert_nothing_is_left(engine)
-
-
-def assert_nothing_is_left(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests
     assert not engine.unfinished_request_ids and not engine._completions
     pool = engine.scheduler.kv_cache_manager.block_pool

@@ -68,6 +68,9 @@ def test_the_exported_page_needs_no_server_of_ours(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 1 is not JSON"):
         export_page(tmp_path / "third", plain)
     assert not (tmp_path / "third").exists()
+    with pytest.raises(ValueError, match="line 1 is not JSON"):
+        export_file(tmp_path / "run.html", plain)
+    assert not (tmp_path / "run.html").exists()
 
 
 def test_replay_and_export_on_the_command_line(
@@ -149,13 +152,3 @@ def test_the_name_of_a_recording_ends_no_script(tmp_path: Path) -> None:
     text = (tmp_path / "run.html").read_text()
     assert trace.name not in text
     assert html.escape(trace.name) in text
-
-
-def test_one_file_is_not_written_for_what_is_no_recording(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "trace.jsonl").write_text("nothing\n")
-    path = tmp_path / "run.html"
-    assert run_command_line(["page", "export", str(path), "--trace", str(tmp_path / "trace.jsonl")])
-    assert "line 1 is not JSON" in capsys.readouterr().err
-    assert not path.exists()

@@ -51,19 +51,25 @@ def fill(directory: Path) -> RequestOutput:
 
 
 class Gate:
-    """Lets no read of a file end before it is opened."""
+    """Lets no read of a file end before it is opened; until then, steps that would wait for one go on."""
 
     def __init__(self, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.threads = threading.Event(), set()
+        self.waits: list[float] = []  # seconds for which steps would have waited
         store = engine._core.prefix_store
-        find = store.find
+        find, take = store.find, store.take_read
 
         def slow_find(*args: object) -> object:
             self.threads.add(threading.current_thread())
             assert self.opened.wait(60)
             return find(*args)
 
+        def take_read(max_seconds: float) -> object:
+            self.waits.append(max_seconds)
+            return take(max_seconds if self.opened.is_set() else 0.0)
+
         monkeypatch.setattr(store, "find", slow_find)
+        monkeypatch.setattr(store, "take_read", take_read)
 
 
 def test_others_go_on_while_a_prefix_is_read(
@@ -73,9 +79,7 @@ def test_others_go_on_while_a_prefix_is_read(
     again = engine(tmp_path)
     records: list[EventRecord] = []
     again.events.subscribe(records.append, Level.STEP)
-    gate, waits, store = Gate(again, monkeypatch), [], again._core.prefix_store
-    take = store.take_read
-    monkeypatch.setattr(store, "take_read", lambda wait: waits.append(wait) or take(wait))
+    gate = Gate(again, monkeypatch)
     other = again.add_request([9] * 5, SamplingParams(max_tokens=100, ignore_eos=True))
     again.step()
     reading = again.add_request(PROMPT, PARAMS)
@@ -85,7 +89,7 @@ def test_others_go_on_while_a_prefix_is_read(
         again.scheduler.check_integrity()
         assert len(other.outputs[0].token_ids) == number
     assert reading.metrics.first_scheduled_time is None
-    assert behind.finished and not any(waits)
+    assert behind.finished and not any(gate.waits)
     states = [r.event for r in records if isinstance(r.event, RequestStateChanged)]
     assert [s.reason for s in states if s.req == f"{reading.request_id}/0"] == ["reading_prefix"]
 
@@ -122,15 +126,13 @@ def test_a_request_that_reads_can_be_aborted(
 ) -> None:
     fill(tmp_path)
     again = engine(tmp_path)
-    gate, waits, store = Gate(again, monkeypatch), [], again._core.prefix_store
-    take = store.take_read
-    monkeypatch.setattr(store, "take_read", lambda wait: waits.append(wait) or take(0.0))
+    gate = Gate(again, monkeypatch)
     output = again.add_request(PROMPT, PARAMS)
     again.step()
     again.step()
     other = again.add_request([8], SamplingParams(max_tokens=1))
     again.step()
-    assert other.finished and [*map(bool, waits)] == [False, True, False]
+    assert other.finished and [*map(bool, gate.waits)] == [False, True, False]
     again.abort(output.request_id)
     assert output.outputs[0].finish_reason == "abort"
     assert not again.has_unfinished_requests
@@ -174,18 +176,11 @@ def test_a_request_that_the_read_limit_refuses_waits_without_spinning(
 ) -> None:
     expected = fill(tmp_path)
     again = engine(tmp_path, max_num_batched_tokens=16, max_num_seqs=1)  # two blocks at a time
-    gate, store = Gate(again, monkeypatch), again._core.prefix_store
-    waits, take = [], store.take_read
-
-    def watched(max_seconds: float) -> object:
-        waits.append(max_seconds)
-        return take(max_seconds if gate.opened.is_set() else 0.0)
-
-    monkeypatch.setattr(store, "take_read", watched)
+    gate = Gate(again, monkeypatch)
     outputs = [again.add_request(PROMPT, PARAMS) for _ in range(2)]
     for _ in range(10):
         again.step()
-    assert waits[0] == 0.0 and all(waits[1:])
+    assert gate.waits[0] == 0.0 and all(gate.waits[1:])
     gate.opened.set()
     run(again)
     assert [output.outputs for output in outputs] == [expected.outputs] * 2
@@ -199,8 +194,6 @@ def test_prompts_are_computed_when_the_disk_does_not_answer(
     gate, store, now = Gate(again, monkeypatch), again._core.prefix_store, 0.0
     monkeypatch.setattr(store, "_clock", lambda: now)
     monkeypatch.setattr(store, "_report", (reports := []).append)
-    take = store.take_read
-    monkeypatch.setattr(store, "take_read", lambda max_seconds: take(0.0))
     outputs = [again.add_request(PROMPT, PARAMS), again.add_request(PROMPT[:40], PARAMS)]
     while not gate.threads:  # until the disk has been asked
         again.step()

@@ -26,12 +26,6 @@ def maker(context_length: int = 64) -> RequestMaker:
     return RequestMaker(fake_model_config(context_length), FakeTokenizer(), context_length)
 
 
-def salt_of(cache_salt: str | None) -> str:
-    made = maker()
-    prepared = made.prepare([1, 2], SamplingParams(), FakeClock())
-    return made.make("r", prepared, cache_salt=cache_salt)[0].cache_salt.text
-
-
 def test_answers_share_all_but_their_stream_and_their_tokens() -> None:
     made = maker()
     prepared = made.prepare([1, 2], SamplingParams(n=2, best_of=3), FakeClock(7.0))
@@ -70,7 +64,7 @@ def test_what_is_refused_and_the_bounds_that_are_not() -> None:
 
 def test_every_salt_is_another_one() -> None:
     salts = [None, "", "a", "b", "None", "('a', None)", "a', None)", "é", "\ud800", "\0", "a\n"]
-    assert len({salt_of(salt) for salt in salts}) == len(salts)
+    assert len({maker().salt(salt, 2).text for salt in salts}) == len(salts)
 
 
 def test_the_first_and_the_last_token_and_the_longest_salt_may_be_sent() -> None:

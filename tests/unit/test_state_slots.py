@@ -112,20 +112,13 @@ def test_after_a_wrong_draft_a_step_computes_the_right_ones_again_and_has_no_dra
 # ---- swap file
 
 
-def preempted(num_swap_slots: int, num_snapshots: int = 0):
-    """A manager, and a request of 60 tokens that has given its blocks and states back."""
-    offload = Offload(num_swap_slots, blocks_per_state=2)
-    states = StatePool(2, num_snapshots)
-    manager = KVCacheManager(BlockPool(8), 16, bool(num_snapshots), offload, state_pool=states)
+def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
+    offload = Offload(6, blocks_per_state=2)
+    manager = KVCacheManager(BlockPool(8), 16, False, offload, state_pool=StatePool(2))
     request = computed(manager, "a", 60)
     request.output_token_ids = [1]
     assert manager.release_tail(request, 1) == 4
     request.num_computed_tokens = 0
-    return manager, request
-
-
-def test_states_and_blocks_come_back_from_the_swap_file_the_last_block_too() -> None:
-    manager, request = preempted(num_swap_slots=6)
     ops = manager.take_block_ops()
     assert kinds(ops) == [(SwapOut, STATES), *[(SwapOut, BLOCK)] * 4]
     assert admit(manager, request).num_tokens == 60
