@@ -1,7 +1,5 @@
 """The memory plan of the bundled model, compared with the memory that the process takes."""
 
-from pathlib import Path
-
 import pytest
 
 from pellucid import loaded_model
@@ -15,6 +13,7 @@ from pellucid.loading.open_model import open_stored_model
 from pellucid.loading.parameters import CheckpointParameters
 from pellucid.memory.memory_plan import plan_weights
 from pellucid.models.registry import decoder_class
+from support.memory_use import OwnMemory
 
 MIB = 1 << 20
 PADDING = 0.01  # of layouts
@@ -64,14 +63,8 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(monkeypatch) -
 
 @pytest.mark.parametrize("backend", ["cpu", "numpy"])
 def test_a_large_kv_cache_costs_nothing_until_it_is_used(backend: str) -> None:
-    before = resident_bytes()
+    memory = OwnMemory()
+    before = memory.now()
     engine = LLMEngine.from_config(EngineConfig(backend=backend, kv_cache_memory=1 << 30))
     assert engine.memory_plan.kv_cache > 0.99 * (1 << 30)
-    assert resident_bytes() - before < 200 * MIB  # weights, scratch and 30,000 blocks' bookkeeping
-
-
-def resident_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    pytest.skip("no /proc")
+    assert memory.now() - before < 200 * MIB  # weights, scratch and 30,000 blocks' bookkeeping

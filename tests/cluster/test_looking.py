@@ -15,6 +15,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from support.checkpoints import checkpoint_config, text_config, write_checkpoint
 from support.looks import looks
 from support.mpi import HAS_MPI, mpirun
+from support.replies import without
 from support.stages import deep, divisions, stages, write_key
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -80,10 +81,8 @@ def test_a_server_looks_as_in_one_process(how: str, kv_cache_dtype: str, tmp_pat
             staged = {"stages": addresses, "stages_key": write_key(tmp_path)}
             with closing(LLMEngine.from_config(EngineConfig(**settings, **staged))) as engine:
                 found = looks(engine)
-        for each in (
-            expected,
-            found,
-        ):  # two requests decode in steps of their own, at the same time
+        # Two requests decode in steps of their own, at the same time.
+        for each in (expected, found):
             (batch,) = (name for name in each if "batch" in name)
             each[batch] = without_bytes(each[batch][-1:])
     else:
@@ -97,8 +96,4 @@ def test_a_server_looks_as_in_one_process(how: str, kv_cache_dtype: str, tmp_pat
 
 def without_bytes(value: Any) -> Any:
     """JSON without bytes: those of a rank are its own."""
-    if isinstance(value, list):
-        return [without_bytes(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {name: without_bytes(each) for name, each in value.items() if "bytes" not in name}
+    return without(value, lambda name: "bytes" in name)

@@ -19,6 +19,7 @@ import pytest
 from support.bundled import bundled_engine
 from support.http_server import running_server
 from support.replicas import is_running
+from support.replies import without
 
 START_SECONDS = 180.0
 CHAT = [{"role": "user", "content": "Tell me of Mira and the key."}]
@@ -170,13 +171,7 @@ UNLIKE_ENDS = (
 
 def alike(value: Any) -> Any:
     """A value of JSON without what differs between calls."""
-    if isinstance(value, dict):
-        return {
-            name: alike(each)
-            for name, each in value.items()
-            if name not in UNLIKE and not name.endswith(UNLIKE_ENDS)
-        }
-    return [alike(each) for each in value] if isinstance(value, list) else value
+    return without(value, lambda name: name in UNLIKE or name.endswith(UNLIKE_ENDS))
 
 
 def said(status: int, body: bytes) -> tuple[int, Any]:

@@ -6,8 +6,6 @@ import logging
 import re
 import signal
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.server.api_keys import ANYONE
 from pellucid.server.config import Limits
 from support.fake_model import fake_engine
-from support.http_server import TIMEOUT, RunningServer, running_server
+from support.http_server import TIMEOUT, RunningServer, running_server, served_process
 from support.scripted_model import scripted_engine
 from support.step_gate import StepGate
 
@@ -302,31 +300,20 @@ def test_a_silent_stream_gets_signs_of_life(path: str, fields: dict[str, Any], s
                 assert new, received
 
 
-SERVE = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--max-num-seqs", "1"]
-
-
 def test_sigterm_lets_requests_end_and_a_second_one_does_not() -> None:
     """The first signal: new requests get 503, streams go on. The second: everything ends, without a traceback."""
-    process = subprocess.Popen(SERVE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    with process:
-        try:
-            line = next(line for line in process.stderr if line.startswith("serving "))
-            host, port = line.split("http://")[1].strip().split(":")
-            server = RunningServer(host, int(port), None, None, None, None)  # type: ignore[arg-type]
-            # One after another: they take many seconds, and the second signal ends them before.
-            body = {**LONG, "n": 32, "stream": True, "max_tokens": 2000}
-            with server.open_call("/v1/completions", body) as connection:
-                received = connection.recv(1000)
-                process.send_signal(signal.SIGTERM)
-                server.wait_until(lambda: server.get("/ready").status == 503, "draining")
-                assert server.post("/v1/completions", LONG).status == 503
-                assert server.get("/health").status == 200
-                process.send_signal(signal.SIGTERM)
-                while data := connection.recv(65536):
-                    received += data
-            assert b"[DONE]" not in received
-            assert process.wait(TIMEOUT) == 0
-            assert "Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
+    with served_process("--max-num-seqs", "1") as (process, server):
+        # One after another: they take many seconds, and the second signal ends them before.
+        body = {**LONG, "n": 32, "stream": True, "max_tokens": 2000}
+        with server.open_call("/v1/completions", body) as connection:
+            received = connection.recv(1000)
+            process.send_signal(signal.SIGTERM)
+            server.wait_until(lambda: server.get("/ready").status == 503, "draining")
+            assert server.post("/v1/completions", LONG).status == 503
+            assert server.get("/health").status == 200
+            process.send_signal(signal.SIGTERM)
+            while data := connection.recv(65536):
+                received += data
+        assert b"[DONE]" not in received
+        assert process.wait(TIMEOUT) == 0
+        assert process.stderr is not None and "Traceback" not in process.stderr.read()

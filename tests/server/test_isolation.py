@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from support.api_keys import ADMIN_KEY, KEYS, OTHER_KEY, USER_KEY
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import HttpReply, RunningServer, running_server
+from support.replies import without
 from support.step_gate import StepGate
 
 PROMPT = "Once upon a time there was a small cat who lived in a big house near the sea. " * 6
@@ -33,15 +34,7 @@ def call(server: RunningServer, key: str, path: str, body: Any = None) -> HttpRe
 
 def without_clock(value: Any) -> Any:
     """A reply without what a clock or a die has made."""
-    if isinstance(value, Mapping):
-        return {
-            RANDOM_ID.sub("ID", name): without_clock(item)
-            for name, item in value.items()
-            if not CLOCK.search(name)
-        }
-    if isinstance(value, list | tuple):
-        return [without_clock(item) for item in value]
-    return RANDOM_ID.sub("ID", value) if isinstance(value, str) else value
+    return json.loads(RANDOM_ID.sub("ID", json.dumps(without(value, CLOCK.search))))
 
 
 def replies_of(server: RunningServer, key: str) -> list[Any]:

@@ -7,13 +7,11 @@ The tests are small; the options `--clients`, `--load-seconds`, `--idle-streams`
 
 import asyncio
 import json
-import os
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +19,7 @@ from pellucid.server.config import Limits
 from support.bundled import bundled_engine
 from support.fake_model import fake_engine
 from support.http_server import RunningServer, running_server
+from support.memory_use import OwnMemory
 from support.step_gate import StepGate
 
 NUM_BODIES = 8
@@ -66,11 +65,6 @@ class Client:
             return await reader.read()
 
 
-def resident_bytes() -> int:
-    """Of this process: server, engine and clients."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def text_of(reply: bytes) -> str:
     """Of a streamed completion; fails if the stream does not end as it should."""
     assert reply.startswith(b"HTTP/1.1 200"), reply[:500]
@@ -112,7 +106,7 @@ def test_clients_that_stream_and_disconnect_harm_nobody(request: pytest.FixtureR
         async def watch_memory() -> None:
             while True:
                 await asyncio.sleep(seconds / 4)
-                sizes.append(resident_bytes())
+                sizes.append(OwnMemory().now())  # of server, engine and clients
 
         async def all_clients() -> None:
             watching = asyncio.create_task(watch_memory()) if seconds else None

@@ -3,16 +3,14 @@
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import IO
 
-from support.http_server import TIMEOUT, RunningServer
+from support.http_server import TIMEOUT, RunningServer, served_process
 from support.wake_ups import idle_wake_ups
 
 KEY, PROMPT = "a-very-secret-key-0123", "The quick secret fox jumps over the lazy dog. " * 30
@@ -25,7 +23,6 @@ class Served:
 
     process: "subprocess.Popen[str]"
     server: RunningServer
-    log: IO[str]
 
     def complete(self, **fields: object) -> dict[str, object]:
         body = {"prompt": PROMPT, "max_tokens": 20, "seed": 3, "logprobs": 1, **fields}
@@ -58,25 +55,16 @@ class Served:
 
 @contextmanager
 def served(directory: Path) -> Iterator[Served]:
-    keys = directory / "keys"
-    keys.write_text(f"inference me {KEY}\n")
-    words = ["serve", "--port", "0", "--api-keys", str(keys), "--log-calls"]
-    words += ["--prefix-store", str(directory / "cache"), "--block-size", "16"]
-    with (directory / "log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pellucid", *words], stderr=subprocess.PIPE, text=True
-        )
-        assert process.stderr is not None
+    (keys := directory / "keys").write_text(f"inference me {KEY}\n")
+    words = ["--api-keys", str(keys), "--log-calls", "--block-size", "16"]
+    with served_process(*words, "--prefix-store", str(directory / "cache")) as (process, server):
         try:
-            line = next(line for line in process.stderr if line.startswith("serving "))
-            host, port = line.split("http://")[1].strip().split(":")
-            server = RunningServer(host, int(port), None, None, None, None)  # type: ignore[arg-type]
-            yield Served(process, server, log)
+            yield Served(process, server)
         finally:
             process.kill()
-            log.write(process.stderr.read())
-            process.stderr.close()
-            process.wait(TIMEOUT)
+            assert process.stderr is not None
+            with (directory / "log").open("a") as log:
+                log.write(process.stderr.read())
 
 
 def test_an_idle_server_does_not_wake_up(tmp_path: Path) -> None:

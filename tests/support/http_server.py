@@ -4,6 +4,8 @@ import asyncio
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -136,6 +138,20 @@ class RunningServer:
             return take_step()
 
         self.engine.step = step  # type: ignore[method-assign]
+
+
+@contextmanager
+def served_process(*options: str) -> Iterator[tuple["subprocess.Popen[str]", RunningServer]]:
+    """`pellucid serve` in a process of its own, whose stderr can be read on, and calls to it."""
+    command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            line = next(line for line in process.stderr if line.startswith("serving "))
+            host, port = line.split("http://")[1].strip().split(":")
+            yield process, RunningServer(host, int(port), None, None, None, None)  # type: ignore[arg-type]
+        finally:
+            process.kill()
 
 
 async def _turns(count: int) -> None:

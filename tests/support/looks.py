@@ -14,6 +14,7 @@ from typing import Any
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import EngineConfig
 from support.http_server import HttpReply, running_server
+from support.replies import without
 
 BODY = {
     "prompt": "Once upon a time, Mira went to the market. Mira had a small red key. " * 3,
@@ -57,15 +58,8 @@ def _checked(reply: HttpReply) -> Any:
 
 def without_times(value: Any) -> Any:
     """JSON without times and random names."""
-    if isinstance(value, list):
-        return [without_times(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: without_times(each)
-        for name, each in value.items()
-        if not name.endswith("_us") and name not in ("us_per_tok", "run", "req")
-    }
+    names = ("us_per_tok", "run", "req")
+    return without(value, lambda name: name.endswith("_us") or name in names)
 
 
 if __name__ == "__main__":

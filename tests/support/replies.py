@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -43,6 +43,16 @@ def frames(reply: HttpReply) -> list[dict[str, Any]]:
         if not (found and _grows(found[-1], frame)):
             found.append(frame)
     return found
+
+
+def without(value: Any, is_left_out: Callable[[str], object]) -> Any:
+    """JSON without the values whose names are left out."""
+    if isinstance(value, list | tuple):
+        return [without(each, is_left_out) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: each for name, each in value.items() if not is_left_out(name)}
+    return {name: without(each, is_left_out) for name, each in kept.items()}
 
 
 def short(value: Any) -> str:
