@@ -179,19 +179,6 @@ def test_the_same_output_in_fewer_steps(length: int, wrong_from: int, use_kv_cac
     assert num_steps == 1 + -(-(len(expected) - 1) // num_tokens_a_step)
 
 
-@pytest.mark.parametrize("length", [1, 4, 9])
-def test_a_stop_string_within_the_drafts_cuts_them_there(length: int) -> None:
-    whole, _ = complete(fake_engine())
-    text, token_ids = whole.outputs[0].text, whole.outputs[0].token_ids
-    stop = SamplingParams(
-        temperature=1.2, seed=4, max_tokens=24, ignore_eos=True, stop=[text[10:12]]
-    )
-    alone, _ = complete(fake_engine(), stop)
-    assert alone.outputs[0].finish_reason == "stop"
-    output, _ = complete(fake_engine(proposer=Oracle(token_ids, 9, length)), stop)
-    assert output.outputs == alone.outputs
-
-
 def test_watched_tokens_are_those_that_the_request_takes() -> None:
     whole, _ = complete(fake_engine())
     token_ids = whole.outputs[0].token_ids

@@ -63,22 +63,6 @@ def read(
     return asked
 
 
-def test_whoever_writes_into_a_shared_block_gets_a_copy_and_the_last_one_does_not() -> None:
-    manager = make_manager()
-    parent, child = make_request("parent", 20), make_request("child", 20)
-    compute(manager, parent, 6)
-    manager.fork(parent, child)
-    child.num_computed_tokens = 6
-    assert manager.block_tables(parent)[0] == manager.block_tables(child)[0] == (0, 1)
-    compute(manager, child, 7)
-    assert manager.take_block_ops() == (Copy(Slot(SlotKind.BLOCK, 1), Slot(SlotKind.BLOCK, 2)),)
-    assert manager.block_tables(child)[0] == (0, 2)
-    compute(manager, parent, 7)
-    assert manager.take_block_ops() == ()
-    assert manager.block_tables(parent)[0] == (0, 1)
-    assert manager.block_pool.log.take() == ((), ())  # of nothing, as nobody asked
-
-
 def test_a_copy_needs_a_block_too() -> None:
     manager = make_manager(num_blocks=2)
     parent, child = make_request("parent", 20), make_request("child", 20)
@@ -304,18 +288,6 @@ def test_a_plan_that_is_no_longer_true_is_refused() -> None:
     end(manager, request, other)
 
 
-def test_a_plan_for_blocks_that_nobody_freed_is_refused() -> None:
-    manager = make_manager(num_blocks=6)
-    first, request = make_request("first", 20), make_request("a", prompt=range(100, 120))
-    compute(manager, first, 16)
-    plan = manager.plan_admission(request)
-    assert plan.num_missing == 3
-    manager.hold(plan)
-    with pytest.raises(BrokenPlanError, match="fewer blocks"):
-        manager.admit(plan)
-    end(manager, first, request)
-
-
 def test_a_plan_for_offloaded_blocks_that_are_gone_is_refused() -> None:
     for offload in (Offload(num_swap_slots=8), Offload(max_read_blocks=5)):
         manager = make_manager(num_blocks=6, offload=offload)
@@ -439,30 +411,6 @@ def test_the_32_newest_of_many_texts_that_begin_alike_are_compared(
         end(manager, request)
     miss = begin(manager, make_request("own", prompt=[0, 1, 2, 3, 4])).miss
     assert miss.near_request_id == near
-
-
-def test_evicted_and_how_long_ago() -> None:
-    manager = make_manager(num_blocks=5)
-    first = make_request("a", 9)
-    begin(manager, first)
-    compute(manager, first, 9)
-    end(manager, first)
-    other = make_request("b", prompt=range(50, 69))
-    begin(manager, other)
-    end(manager, other)
-    miss = begin(manager, make_request("c", 9)).miss
-    assert miss == PrefixMiss(MissReason.EVICTED, 0, num_evicted_since=0)
-
-
-def test_the_memory_of_what_was_evicted_is_bounded() -> None:
-    manager = make_manager(num_blocks=4)
-    for number in range(200):
-        request = make_request(f"{number}", prompt=range(number * 20, number * 20 + 16))
-        begin(manager, request)
-        compute(manager, request, 16)
-        end(manager, request)
-    assert len(manager.block_pool.index._evicted) == 16
-    assert manager.block_pool.log.take() == ((), ()), "nobody has asked"
 
 
 def test_of_a_group_with_a_window_the_blocks_that_the_next_token_sees_are_read() -> None:
