@@ -18,7 +18,7 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.events import EventRecord, Level, Load, to_us
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.request import Taken
-from support.fake_model import EOS, VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, fake_logits
+from support.fake_model import EOS, VOCAB_SIZE, FakeTokenizer, fake_engine, fake_logits
 from support.ticking_clock import TICK, TickingClock
 
 
@@ -58,18 +58,6 @@ def test_greedy_is_the_models_own_continuation() -> None:
     )
 
 
-def test_deltas_join_to_the_output() -> None:
-    engine = fake_engine()
-    output = engine.add_request("abc", SamplingParams(max_tokens=30, seed=1, logprobs=2))
-    deltas = run(engine)
-    (completion,) = output.outputs
-    assert "".join(delta.text for delta in deltas) == completion.text
-    assert [token_id for delta in deltas for token_id in delta.token_ids] == completion.token_ids
-    assert [at for delta in deltas for at in delta.logprobs or []] == completion.logprobs
-    assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
-    assert deltas[-1].finish_reason == completion.finish_reason
-
-
 def find_seed_of_end(prompt: str) -> int:
     """A seed with which the fake model samples its end token within a few tokens."""
     for seed in range(1000):
@@ -102,34 +90,6 @@ def test_the_end_token_stops_and_is_not_shown() -> None:
     assert going_on.token_ids[: len(completion.token_ids)] == completion.token_ids
 
 
-def test_min_tokens_forbids_the_end_token() -> None:
-    seed = find_seed_of_end("hello")
-    output = complete(
-        fake_engine(), "hello", seed=seed, max_tokens=20, temperature=2.0, min_tokens=18
-    )
-    assert len(output.outputs[0].token_ids) > 18
-    assert EOS not in output.outputs[0].token_ids[:18]
-
-
-@pytest.mark.parametrize("included", [False, True])
-def test_a_stop_string_across_tokens(included: bool) -> None:
-    free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
-    stop = free.text[10:13]
-    engine = fake_engine()
-    output = engine.add_request(
-        "abc",
-        SamplingParams(
-            seed=5, max_tokens=30, ignore_eos=True, stop=[stop], include_stop_str_in_output=included
-        ),
-    )
-    streamed = "".join(delta.text for delta in run(engine))
-    completion = output.outputs[0]
-    end = free.text.index(stop)
-    assert completion.text == streamed == free.text[: end + 3 if included else end]
-    assert completion.token_ids == free.token_ids[: end + 3]
-    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
-
-
 def test_a_stop_string_on_the_last_allowed_token_is_a_stop() -> None:
     free = complete(fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True).outputs[0]
     output = complete(
@@ -159,38 +119,6 @@ def test_an_answer_that_ends_within_a_character_says_so(
     deltas = engine.step() + engine.step()
     deltas += engine.abort(output.request_id)
     assert output.outputs[0].text == "".join(each.text for each in deltas) == "\ufffd\ufffd"
-
-
-def test_stop_token_ids() -> None:
-    free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
-    stop = free.token_ids[7]
-    completion = complete(
-        fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True, stop_token_ids=[stop]
-    ).outputs[0]
-    assert completion.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
-    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
-
-
-def test_the_context_length_stops_and_says_so() -> None:
-    output = complete(
-        fake_engine(context_length=16), [1] * 10, max_tokens=100, temperature=0, ignore_eos=True
-    )
-    assert len(output.outputs[0].token_ids) == 6
-    assert output.outputs[0].stop_reason == "context_length"
-
-
-def test_max_time_by_the_engines_clock() -> None:
-    clock = FakeClock()
-    engine = fake_engine(clock=clock)
-    output = engine.add_request(
-        [1, 2], SamplingParams(max_time=3.0, ignore_eos=True, max_tokens=99)
-    )
-    while engine.has_unfinished_requests:
-        engine.step()
-        clock.now += 1.0
-    assert output.outputs[0].stop_reason == "max_time"
-    assert len(output.outputs[0].token_ids) == 3
-    assert output.metrics.token_times == [0.0, 1.0, 2.0]
 
 
 def test_logprobs_are_of_the_model_and_of_what_was_sampled() -> None:
@@ -279,40 +207,6 @@ def test_an_aborted_request_leaves_its_best_answers() -> None:
     run(engine)
 
 
-def test_a_drawn_seed_is_reported_and_repeats_the_answer() -> None:
-    first = complete(fake_engine(), "abc", max_tokens=20)
-    again = complete(fake_engine(), "abc", max_tokens=20, seed=first.seed)
-    assert again.outputs == first.outputs
-
-
-def test_abort_keeps_what_was_made() -> None:
-    engine = fake_engine()
-    output = engine.add_request("abc", SamplingParams(max_tokens=50, ignore_eos=True))
-    other = engine.add_request("abd", SamplingParams(max_tokens=5, ignore_eos=True))
-    engine.step()
-    engine.step()
-    engine.abort(output.request_id)
-    assert output.outputs[0].finish_reason == "abort"
-    assert len(output.outputs[0].text) == 2
-    run(engine)
-    assert len(other.outputs[0].token_ids) == 5
-
-
-def test_a_request_that_fails_fails_alone() -> None:
-    engine = fake_engine()
-    # Allowed tokens that bad_words forbid: nothing is left to sample.
-    broken = engine.add_request(
-        "abc", SamplingParams(allowed_token_ids=[5], bad_words=["e"], max_tokens=9)
-    )
-    fine = engine.add_request(
-        [3, 1, 4], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    )
-    run(engine)
-    assert broken.outputs[0].finish_reason == "error"
-    assert "allowed_token_ids" in str(broken.outputs[0].stop_reason)
-    assert fine.outputs[0].token_ids == greedy([3, 1, 4], 9)
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -331,13 +225,6 @@ def test_a_bad_prompt_is_refused(prompt: str | list[int], message: str) -> None:
     assert not engine.has_unfinished_requests
 
 
-def test_a_bad_parameter_queues_nothing() -> None:
-    engine = fake_engine()
-    with pytest.raises(ValueError, match="stop_token_ids"):
-        engine.add_request("abc", SamplingParams(stop_token_ids=[VOCAB_SIZE], n=2))
-    assert not engine.has_unfinished_requests
-
-
 def test_a_request_id_that_is_made_avoids_those_that_callers_chose() -> None:
     engine = fake_engine()
     chosen = engine.add_request("abc", SamplingParams(max_tokens=2), "request-0")
@@ -345,13 +232,6 @@ def test_a_request_id_that_is_made_avoids_those_that_callers_chose() -> None:
     run(engine)
     assert chosen.request_id != made.request_id
     assert chosen.finished and made.finished
-
-
-def test_the_same_id_twice_is_refused() -> None:
-    engine = fake_engine()
-    engine.add_request("abc", SamplingParams(), "mine")
-    with pytest.raises(ValueError, match="request_id='mine'"):
-        engine.add_request("abc", SamplingParams(), "mine")
 
 
 @pytest.mark.parametrize(

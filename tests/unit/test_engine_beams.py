@@ -77,14 +77,6 @@ def test_the_engine_finds_what_the_definition_finds(seed: int) -> None:
     assert [score for _, score in ours] == pytest.approx([score for _, score in expected])
 
 
-def test_a_search_of_one_beam_is_greedy() -> None:
-    engine = fake_engine()
-    [search] = alone(PROMPT, BeamSearchParams(beam_width=1, max_tokens=12))
-    greedy = engine.add_request(PROMPT, SamplingParams(temperature=0, max_tokens=12))
-    finish(engine)
-    assert search[0] == greedy.outputs[0].token_ids
-
-
 def test_a_result_has_all_that_is_known_of_it() -> None:
     engine = fake_engine()
     output = engine.add_request(PROMPT, dataclasses.replace(PARAMS, n=2, stop_token_ids=[5]))
@@ -106,22 +98,6 @@ def test_a_result_has_all_that_is_known_of_it() -> None:
         (delta.index, delta.text, delta.token_ids, delta.finish_reason) for delta in deltas
     ] == [(one.index, one.text, one.token_ids, one.finish_reason) for one in output.outputs]
     assert output.metrics.time_to_first_token is not None
-
-
-def test_beams_and_samples_share_steps() -> None:
-    sampling = SamplingParams(n=3, seed=1, max_tokens=20, logprobs=0)
-    apart = fake_engine()
-    expected = apart.add_request("a dog", sampling)
-    finish(apart)
-    engine = fake_engine(num_kv_blocks=4, block_size=16, max_model_len=64, max_num_seqs=5)
-    outputs = [
-        engine.add_request(PROMPT, PARAMS),
-        engine.add_request("a dog", sampling),
-        engine.add_request("a cat", PARAMS),
-    ]
-    finish(engine)
-    assert outputs[1].outputs == expected.outputs
-    assert [found(outputs[0]), found(outputs[2])] == [alone(PROMPT, PARAMS), alone("a cat", PARAMS)]
 
 
 def test_events_say_that_each_beam_decodes() -> None:
