@@ -124,11 +124,6 @@ def test_help_names_every_command(pellucid: CommandLine) -> None:
     assert all(name in unknown for name in names)
 
 
-def test_quit_leaves_the_rest_unread(pellucid: CommandLine) -> None:
-    ran = chat(pellucid, "hi", "/quit", "and then")
-    assert (ran.status, ran.out) == (0, answer("hi") + "\n")
-
-
 @pytest.mark.parametrize(
     ("line", "named"),
     [
