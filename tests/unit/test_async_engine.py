@@ -24,9 +24,9 @@ from pellucid.async_engine import (
     TooManyRequestsError,
 )
 from pellucid.engine.text_threads import TextThreads
-from pellucid.inputs.beam_search_params import BeamSearchParams, RequestParams
+from pellucid.inputs.beam_search_params import RequestParams
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.observing.events import Level, Snapshot
+from pellucid.observing.events import Level
 from pellucid.outputs import CompletionDelta, RequestOutput
 from support.fake_model import VOCAB_SIZE, fake_engine
 from support.step_gate import StepGate
@@ -98,21 +98,6 @@ def assert_joined(deltas: list[CompletionDelta], output: RequestOutput) -> None:
         assert [delta.finish_reason for delta in own[:-1]] == [None] * (len(own) - 1)
         assert own[-1].finish_reason == completion.finish_reason
         assert own[-1].stop_reason == completion.stop_reason
-
-
-def test_a_snapshot_of_a_busy_engine() -> None:
-    async def look() -> Snapshot:
-        held = fake_engine()
-        StepGate(held, num_steps=1)
-        async with AsyncLLMEngine(held) as engine:
-            stream = await engine.add_request([1, 2, 3], LONG)
-            await anext(stream)
-            snapshot = await engine.snapshot()
-            await stream.aclose()
-            return snapshot
-
-    (request,) = asyncio.run(look()).requests
-    assert request.prompt_tok == 3 and request.blocks
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counted as Linux does")
@@ -468,38 +453,6 @@ def test_what_add_request_takes_reaches_the_engine() -> None:
     assert order[1][1].num_cached_tokens == 0  # of another salt
 
 
-def test_a_beam_search_is_given_when_it_ends() -> None:
-    params = BeamSearchParams(beam_width=3, max_tokens=5)
-
-    async def serve(engine: AsyncLLMEngine) -> None:
-        stream = await engine.add_request(PROMPT, params)
-        await (await engine.add_request(PROMPT, LONG)).complete()
-        deltas = [delta async for delta in stream]
-        assert [delta.index for delta in deltas] == [0, 1, 2]
-        assert stream.output.outputs == alone(PROMPT, params).outputs
-        assert [delta.token_ids for delta in deltas] == [
-            completion.token_ids for completion in stream.output.outputs
-        ]
-
-    run(serve)
-
-
-def test_events_reach_subscribers_of_any_thread() -> None:
-    names: list[str] = []
-
-    async def serve(engine: AsyncLLMEngine) -> None:
-        unsubscribe = engine.events.subscribe(lambda record: names.append(record.event.ev))
-        await (await engine.add_request(PROMPT, LONG)).complete()
-        unsubscribe()
-        num_heard = len(names)
-        await (await engine.add_request(PROMPT, LONG)).complete()
-        assert len(names) == num_heard
-
-    run(serve)
-    assert names[0] == "hello"
-    assert "req.add" in names
-
-
 def test_too_many_requests_are_refused() -> None:
     async def serve(engine: AsyncLLMEngine) -> None:
         gate = StepGate(engine._thread.engine)
@@ -662,16 +615,6 @@ def test_a_forgotten_engine_ends() -> None:
     assert gone() is None
     thread.join(120)  # it may have been the one that forgot it
     assert not thread.is_alive()
-
-
-def test_an_encoded_prompt_is_taken_as_it_is() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        encoded = await engine.encode(PROMPT)
-        output = await (await engine.add_request(encoded, LONG)).complete()
-        assert encoded.token_ids == tuple(PROMPT)
-        assert output.outputs == alone(PROMPT, LONG).outputs
-
-    run(serve)
 
 
 def test_without_parameters_the_checkpoints_own_are_taken() -> None:

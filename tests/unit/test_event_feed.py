@@ -216,28 +216,6 @@ def test_a_reader_rests_between_batches_however_short_steps_are(
     assert rests == [0.25, 0.25]
 
 
-def test_batches_on_an_event_loop() -> None:
-    bus = EventBus()
-    feed = EventFeed(bus)
-
-    async def read() -> list[int]:
-        seqs: list[int] = []
-        async for records in feed.read().batches(poll_seconds=0.001):
-            seqs += [record.seq for record in records]
-            if len(seqs) == 30:
-                break
-        return seqs
-
-    async def write_and_read() -> list[int]:
-        reading = asyncio.create_task(read())
-        for _ in range(3):
-            await asyncio.sleep(0.002)
-            emit(bus, 10)
-        return await reading
-
-    assert asyncio.run(write_and_read()) == list(range(30))
-
-
 # ---- the engine
 
 
@@ -326,7 +304,7 @@ def test_a_reader_that_waits_gets_what_a_subscriber_gets() -> None:
     assert {record.event.ev for record in told} >= {"step", "kv", "tok", "req.ledger"}
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_snapshot_and_the_events_after_it_are_the_engine(seed: int) -> None:
     rng, clock = random.Random(seed), FakeClock()
     engine = fake_engine(
