@@ -87,7 +87,7 @@ def test_a_recording_that_was_cut_has_its_whole_events(
         file.writelines(event_line(event) for event in events)
     whole = path.read_bytes()
     counts = []
-    for length in range(1, len(whole), 7):
+    for length in range(1, len(whole), 19):
         path.write_bytes(whole[:length])
         caplog.clear()
         found = found_in(path)
@@ -132,7 +132,7 @@ def test_an_edited_recording_is_explained_or_refused(
     explained, refused = [], {}
     for index in {event["ev"]: index for index, event in enumerate(events)}.values():
         for name in events[index]:
-            for value in ("left out", -1, 2**64, *itertools.islice(wrong, 2)):
+            for value in ("left out", -1, 2**64, *itertools.islice(wrong, 1)):
                 edited = {**events[index], name: value}
                 if value == "left out":
                     del edited[name]
