@@ -161,14 +161,8 @@ def test_every_option_reaches_the_engine(pellucid: CommandLine) -> None:
     flags = {"include_stop_str_in_output": True, "ignore_eos": True}
     stops = {"stop": ["xyz", "zyx"], "stop_token_ids": [30, 31]}
     assert result["parameters"].items() >= {**params, **flags, **stops}.items()
-    assert (
-        result["engine"].items()
-        >= {
-            **knobs,
-            "model": "some/model",
-            "use_kv_cache": False,
-        }.items()
-    )
+    knobs |= {"model": "some/model", "use_kv_cache": False}
+    assert result["engine"].items() >= knobs.items()
 
 
 def test_json_is_the_whole_answer(pellucid: CommandLine) -> None:

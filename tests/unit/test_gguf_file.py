@@ -39,64 +39,44 @@ def tensor(
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type_id, offset)
 
 
+# A value of each type, as a writer names it, and as llama.cpp prints it.
+VALUES = {
+    "u8": ("uint8", 200),
+    "i8": ("int8", -100),
+    "u16": ("uint16", 60_000),
+    "i16": ("int16", -30_000),
+    "u32": ("uint32", 4_000_000_000),
+    "i32": ("int32", -2_000_000_000),
+    "u64": ("uint64", 2**60),
+    "i64": ("int64", -(2**60)),
+    "f32": ("float32", 1.5),
+    "f64": ("float64", 0.1),
+    "bool": ("bool", True),
+    "str": ("string", "naïve 你好"),
+    "arr[str,3]": ("array", ["a", "", "ü"]),
+    "arr[i32,3]": ("array", [1, -2, 3]),
+    "arr[bool,2]": ("array", [True, False]),
+}
+
+
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a value of each type, and two tensors."""
+    """A file with VALUES under the names of their types, and two tensors."""
     path = tmp_path_factory.mktemp("gguf") / "good.gguf"
     writer = GGUFWriter(path, "llama")
-    writer.add_uint8("u8", 200)
-    writer.add_int8("i8", -100)
-    writer.add_uint16("u16", 60_000)
-    writer.add_int16("i16", -30_000)
-    writer.add_uint32("u32", 4_000_000_000)
-    writer.add_int32("i32", -2_000_000_000)
-    writer.add_uint64("u64", 2**60)
-    writer.add_int64("i64", -(2**60))
-    writer.add_float32("f32", 1.5)
-    writer.add_float64("f64", 0.1)
-    writer.add_bool("bool", True)
-    writer.add_string("string", "naïve 你好")
-    writer.add_array("strings", ["a", "", "ü"])
-    writer.add_array("integers", [1, -2, 3])
-    writer.add_array("truths", [True, False])
+    for key, (kind, value) in VALUES.items():
+        getattr(writer, f"add_{kind}")(key, value)
     writer.add_tensor("one", np.arange(6, dtype=np.float32).reshape(2, 3))
     writer.add_tensor("two", np.arange(34, dtype=np.uint8).reshape(1, 34), raw_dtype=Type.Q8_0)
     finish(writer)
     return path
 
 
-def test_metadata(good: Path) -> None:
-    assert GgufFile(good).metadata == {
-        "general.architecture": "llama",
-        "u8": 200,
-        "i8": -100,
-        "u16": 60_000,
-        "i16": -30_000,
-        "u32": 4_000_000_000,
-        "i32": -2_000_000_000,
-        "u64": 2**60,
-        "i64": -(2**60),
-        "f32": 1.5,
-        "f64": 0.1,
-        "bool": True,
-        "string": "naïve 你好",
-        "strings": ["a", "", "ü"],
-        "integers": [1, -2, 3],
-        "truths": [True, False],
-    }
-
-
-def test_types_of_the_metadata_are_those_that_llama_cpp_prints(good: Path) -> None:
-    types = GgufFile(good).value_types
-    numbers = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64", "bool")
-    assert {key: types.pop(key) for key in numbers} == {key: key for key in numbers}
-    assert types == {
-        "general.architecture": "str",
-        "string": "str",
-        "strings": "arr[str,3]",
-        "integers": "arr[i32,3]",
-        "truths": "arr[bool,2]",
-    }
+def test_metadata_and_its_types(good: Path) -> None:
+    file, architecture = GgufFile(good), "general.architecture"
+    values = {key: value for key, (_, value) in VALUES.items()}
+    assert file.metadata == {architecture: "llama", **values}
+    assert file.value_types == {architecture: "str"} | {key: key for key in VALUES}
 
 
 def test_tensors(good: Path) -> None:
@@ -127,11 +107,12 @@ def test_arrays_are_read_when_they_are_asked_for(
             lambda *args, method=method: (read.append(args[-1]), method(*args))[1],
         )
     metadata = GgufFile(good).metadata
-    assert list(metadata)[-3:] == ["strings", "integers", "truths"] and not read
-    assert metadata["strings"] == ["a", "", "ü"] and metadata["strings"][0] == "a"
-    assert read == ["strings"]
+    assert list(metadata)[-3:] == [*VALUES][-3:] and not read
+    strings = "arr[str,3]"
+    assert metadata[strings] == ["a", "", "ü"] and metadata[strings][0] == "a"
+    assert read == [strings]
     metadata.clear()
-    assert read == ["strings"] and not metadata
+    assert read == [strings] and not metadata
 
 
 @pytest.mark.parametrize("lengths", [(3, 0, 255), (3, 256, 0), (70_000, 1), (1, 1 << 17), ()])

@@ -184,19 +184,7 @@ def test_a_plan_needs_config_json_alone(
         tmp_path / "here", "qwen2", dtype="bfloat16", config_overrides={"vocab_size": 9000}
     )
     hub.files = files_of(here)
-    machine = (
-        "--memory",
-        "20GB",
-        "--bandwidth",
-        "20",
-        "--peak",
-        "500",
-        "--json",
-        "--gen",
-        "10",
-        "--prompt",
-        "9",
-    )
+    machine = ("--memory=20GB", "--bandwidth=20", "--peak=500", "--json", "--gen=10", "--prompt=9")
 
     def plan(model: str) -> dict[str, float]:
         ran = pellucid("plan", model, *machine)
