@@ -67,6 +67,18 @@ def run(
     engine.scheduler.kv_cache_manager.check_integrity()
 
 
+def around_an_engine(**knobs: Any) -> Callable[..., Callable[[], None]]:
+    """Makes a test of a coroutine that takes an engine: see `run`."""
+
+    def made(serve: Callable[[AsyncLLMEngine], Awaitable[None]]) -> Callable[[], None]:
+        def test() -> None:
+            run(serve, **knobs)
+
+        return test
+
+    return made
+
+
 def alone(prompt: list[int], params: RequestParams) -> RequestOutput:
     engine = fake_engine()
     output = engine.add_request(prompt, params)
@@ -101,27 +113,24 @@ def assert_joined(deltas: list[CompletionDelta], output: RequestOutput) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counted as Linux does")
-def test_an_idle_engine_does_not_wake_up() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
+@around_an_engine()
+async def test_an_idle_engine_does_not_wake_up(engine: AsyncLLMEngine) -> None:
+    async for _ in engine.generate(PROMPT, SamplingParams(max_tokens=3)):
+        pass
+    (thread,) = [t for t in threading.enumerate() if t.name == "pellucid-engine"]
+    assert await asyncio.to_thread(idle_wake_ups, [thread.native_id]) == 0
+
+
+@around_an_engine()
+async def test_an_engine_whose_requests_have_ended_is_not_stuck(engine: AsyncLLMEngine) -> None:
+    for _ in range(2):
         async for _ in engine.generate(PROMPT, SamplingParams(max_tokens=3)):
             pass
-        (thread,) = [t for t in threading.enumerate() if t.name == "pellucid-engine"]
-        assert await asyncio.to_thread(idle_wake_ups, [thread.native_id]) == 0
-
-    run(serve)
+        assert engine.seconds_without_step == 0
 
 
-def test_an_engine_whose_requests_have_ended_is_not_stuck() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        for _ in range(2):
-            async for _ in engine.generate(PROMPT, SamplingParams(max_tokens=3)):
-                pass
-            assert engine.seconds_without_step == 0
-
-    run(serve)
-
-
-def test_streams_are_the_answers() -> None:
+@around_an_engine(max_num_seqs=8)
+async def test_streams_are_the_answers(engine: AsyncLLMEngine) -> None:
     rng = random.Random(0)
     requests = [random_request(rng) for _ in range(40)]
 
@@ -131,13 +140,13 @@ def test_streams_are_the_answers() -> None:
         assert_joined(deltas, stream.output)
         assert stream.output.outputs == alone(prompt, params).outputs
 
-    async def serve(engine: AsyncLLMEngine) -> None:
-        await asyncio.gather(*(one(engine, *request) for request in requests))
-
-    run(serve, max_num_seqs=8)
+    await asyncio.gather(*(one(engine, *request) for request in requests))
 
 
-def test_a_reader_that_is_called_back_gets_the_same_whatever_it_leaves_unread() -> None:
+@around_an_engine(max_num_seqs=8)
+async def test_a_reader_that_is_called_back_gets_the_same_whatever_it_leaves_unread(
+    engine: AsyncLLMEngine,
+) -> None:
     rng = random.Random(2)
     requests = [random_request(rng) for _ in range(50)]
 
@@ -165,10 +174,7 @@ def test_a_reader_that_is_called_back_gets_the_same_whatever_it_leaves_unread() 
         assert_joined(deltas, stream.output)
         assert stream.output.outputs == alone(prompt, params).outputs
 
-    async def serve(engine: AsyncLLMEngine) -> None:
-        await asyncio.gather(*(one(engine, *request) for request in requests))
-
-    run(serve, max_num_seqs=8)
+    await asyncio.gather(*(one(engine, *request) for request in requests))
 
 
 def test_hundreds_of_requests_that_end_at_any_moment() -> None:
@@ -207,19 +213,16 @@ def test_hundreds_of_requests_that_end_at_any_moment() -> None:
     assert sum(ended.values()) == 400
 
 
-def test_a_reader_that_sleeps_gets_all_at_once() -> None:
+@around_an_engine()
+async def test_a_reader_that_sleeps_gets_all_at_once(engine: AsyncLLMEngine) -> None:
     params = SamplingParams(max_tokens=50, ignore_eos=True, seed=1, n=2, logprobs=0)
-
-    async def serve(engine: AsyncLLMEngine) -> None:
-        slow = await engine.add_request(PROMPT, params)
-        for _ in range(3):  # readers that are not slow are not held up
-            await (await engine.add_request(PROMPT, LONG)).complete()
-        deltas = [delta async for delta in slow]
-        assert [delta.index for delta in deltas] == [0, 1]
-        assert_joined(deltas, slow.output)
-        assert slow.output.outputs == alone(PROMPT, params).outputs
-
-    run(serve)
+    slow = await engine.add_request(PROMPT, params)
+    for _ in range(3):  # readers that are not slow are not held up
+        await (await engine.add_request(PROMPT, LONG)).complete()
+    deltas = [delta async for delta in slow]
+    assert [delta.index for delta in deltas] == [0, 1]
+    assert_joined(deltas, slow.output)
+    assert slow.output.outputs == alone(PROMPT, params).outputs
 
 
 def test_two_event_loops_share_an_engine() -> None:
@@ -296,30 +299,26 @@ def test_a_reader_of_the_whole_wakes_at_the_end_alone(monkeypatch: pytest.Monkey
     run(serve)
 
 
-def test_closing_the_iterator_aborts() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        deltas = engine.generate(PROMPT, LONG, "mine")
-        await anext(deltas)
-        await deltas.aclose()
-        # In the order of the calls: the id is free again.
-        stream = await engine.add_request(PROMPT, LONG, "mine")
-        assert (await stream.complete()).outputs == alone(PROMPT, LONG).outputs
-
-    run(serve)
+@around_an_engine()
+async def test_closing_the_iterator_aborts(engine: AsyncLLMEngine) -> None:
+    deltas = engine.generate(PROMPT, LONG, "mine")
+    await anext(deltas)
+    await deltas.aclose()
+    # In the order of the calls: the id is free again.
+    stream = await engine.add_request(PROMPT, LONG, "mine")
+    assert (await stream.complete()).outputs == alone(PROMPT, LONG).outputs
 
 
-def test_a_stream_that_its_reader_closes_ends_once() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        stream, ends = await engine.add_request(PROMPT, LONG), []
-        stream.when_ended(lambda: ends.append("stream"))
-        stream.call_back(lambda delta: True, lambda: ends.append("reader"))
-        assert ends == []
-        await stream.aclose()
-        await engine._thread.ask(int)  # the engine has aborted it, and said so
-        stream.when_ended(lambda: ends.append("late"))
-        assert ends == ["stream", "reader", "late"] and stream.take() == []
-
-    run(serve)
+@around_an_engine()
+async def test_a_stream_that_its_reader_closes_ends_once(engine: AsyncLLMEngine) -> None:
+    stream, ends = await engine.add_request(PROMPT, LONG), []
+    stream.when_ended(lambda: ends.append("stream"))
+    stream.call_back(lambda delta: True, lambda: ends.append("reader"))
+    assert ends == []
+    await stream.aclose()
+    await engine._thread.ask(int)  # the engine has aborted it, and said so
+    stream.when_ended(lambda: ends.append("late"))
+    assert ends == ["stream", "reader", "late"] and stream.take() == []
 
 
 def test_what_a_stream_says_of_itself() -> None:
@@ -362,71 +361,65 @@ def test_what_a_stream_says_of_itself() -> None:
     asyncio.run(walk())
 
 
-def test_a_closed_stream_leaves_the_next_owner_of_its_id_alone() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        first = await engine.add_request(PROMPT, SamplingParams(max_tokens=1), "mine")
-        while engine.num_unfinished_requests:
-            await asyncio.sleep(0)
-        second = await engine.add_request(PROMPT, LONG, "mine")
-        engine._abort_stream(first)
-        assert (await second.complete()).outputs[0].finish_reason == "length"
-
-    run(serve)
-
-
-def test_abort_ends_the_stream_with_what_there_is() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        StepGate(engine._thread.engine, num_steps=3)
-        stream = await engine.add_request(PROMPT, LONG)
-        deltas = [await anext(stream)]
-        engine.abort(stream.request_id)
-        engine.abort("unknown")
-        deltas += [delta async for delta in stream]
-        assert deltas[-1].finish_reason == "abort"
-        assert_joined(deltas, stream.output)
-        assert 0 < len(stream.output.outputs[0].token_ids) <= 3
-
-    run(serve)
+@around_an_engine()
+async def test_a_closed_stream_leaves_the_next_owner_of_its_id_alone(
+    engine: AsyncLLMEngine,
+) -> None:
+    first = await engine.add_request(PROMPT, SamplingParams(max_tokens=1), "mine")
+    while engine.num_unfinished_requests:
+        await asyncio.sleep(0)
+    second = await engine.add_request(PROMPT, LONG, "mine")
+    engine._abort_stream(first)
+    assert (await second.complete()).outputs[0].finish_reason == "length"
 
 
-def test_cancelled_while_it_is_added() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        is_held, go_on = threading.Event(), threading.Event()
-        engine._thread.call(lambda: (is_held.set(), go_on.wait(60)))
-        await asyncio.to_thread(is_held.wait, 60)
-        task = asyncio.create_task(engine.add_request(PROMPT, LONG))
-        refused = asyncio.create_task(engine.add_request([VOCAB_SIZE - 1] * 300, LONG))
-        while engine._thread._calls.qsize() < 1:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        with pytest.raises(ValueError, match="prompt"):
-            await refused
-        stream = await engine.add_request(PROMPT, LONG)
-        assert engine.num_unfinished_requests == 1
-        await stream.complete()
-
-    run(serve)
+@around_an_engine()
+async def test_abort_ends_the_stream_with_what_there_is(engine: AsyncLLMEngine) -> None:
+    StepGate(engine._thread.engine, num_steps=3)
+    stream = await engine.add_request(PROMPT, LONG)
+    deltas = [await anext(stream)]
+    engine.abort(stream.request_id)
+    engine.abort("unknown")
+    deltas += [delta async for delta in stream]
+    assert deltas[-1].finish_reason == "abort"
+    assert_joined(deltas, stream.output)
+    assert 0 < len(stream.output.outputs[0].token_ids) <= 3
 
 
-def test_errors_are_raised_where_the_request_was_made() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        gate = StepGate(engine._thread.engine)
-        with pytest.raises(ValueError, match="prompt: is empty"):
-            await engine.add_request([], LONG)
-        with pytest.raises(ValueError, match="stop_token_ids"):
-            await engine.add_request(PROMPT, SamplingParams(stop_token_ids=[VOCAB_SIZE]))
-        with pytest.raises(ValueError, match="prompt: is empty"):
-            await anext(engine.generate(""))
-        stream = await engine.add_request(PROMPT, LONG, "mine")
-        with pytest.raises(ValueError, match="request_id='mine'"):
-            await engine.add_request(PROMPT, LONG, "mine")
-        gate.open()
-        assert len((await stream.complete()).outputs[0].token_ids) == 60
+@around_an_engine()
+async def test_cancelled_while_it_is_added(engine: AsyncLLMEngine) -> None:
+    is_held, go_on = threading.Event(), threading.Event()
+    engine._thread.call(lambda: (is_held.set(), go_on.wait(60)))
+    await asyncio.to_thread(is_held.wait, 60)
+    task = asyncio.create_task(engine.add_request(PROMPT, LONG))
+    refused = asyncio.create_task(engine.add_request([VOCAB_SIZE - 1] * 300, LONG))
+    while engine._thread._calls.qsize() < 1:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ValueError, match="prompt"):
+        await refused
+    stream = await engine.add_request(PROMPT, LONG)
+    assert engine.num_unfinished_requests == 1
+    await stream.complete()
 
-    run(serve)
+
+@around_an_engine()
+async def test_errors_are_raised_where_the_request_was_made(engine: AsyncLLMEngine) -> None:
+    gate = StepGate(engine._thread.engine)
+    with pytest.raises(ValueError, match="prompt: is empty"):
+        await engine.add_request([], LONG)
+    with pytest.raises(ValueError, match="stop_token_ids"):
+        await engine.add_request(PROMPT, SamplingParams(stop_token_ids=[VOCAB_SIZE]))
+    with pytest.raises(ValueError, match="prompt: is empty"):
+        await anext(engine.generate(""))
+    stream = await engine.add_request(PROMPT, LONG, "mine")
+    with pytest.raises(ValueError, match="request_id='mine'"):
+        await engine.add_request(PROMPT, LONG, "mine")
+    gate.open()
+    assert len((await stream.complete()).outputs[0].token_ids) == 60
 
 
 def test_what_add_request_takes_reaches_the_engine() -> None:
@@ -477,25 +470,22 @@ def test_an_engine_with_requests_of_its_own_is_refused() -> None:
         AsyncLLMEngine(engine)
 
 
-def test_a_slow_tokenizer_holds_nobody_up() -> None:
+@around_an_engine()
+async def test_a_slow_tokenizer_holds_nobody_up(engine: AsyncLLMEngine) -> None:
     encoding, go_on = threading.Event(), threading.Event()
+    plain = engine.tokenizer.encode
 
-    async def serve(engine: AsyncLLMEngine) -> None:
-        plain = engine.tokenizer.encode
+    def encode(text: str, **limits: int) -> list[int]:
+        encoding.set()
+        assert go_on.wait(120)
+        return plain(text)
 
-        def encode(text: str, **limits: int) -> list[int]:
-            encoding.set()
-            assert go_on.wait(120)
-            return plain(text)
-
-        engine.tokenizer.encode = encode
-        slow = asyncio.create_task(engine.add_request("abc", LONG))
-        await asyncio.to_thread(encoding.wait)
-        await (await engine.add_request(PROMPT, LONG)).complete()
-        go_on.set()
-        await (await slow).complete()
-
-    run(serve)
+    engine.tokenizer.encode = encode
+    slow = asyncio.create_task(engine.add_request("abc", LONG))
+    await asyncio.to_thread(encoding.wait)
+    await (await engine.add_request(PROMPT, LONG)).complete()
+    go_on.set()
+    await (await slow).complete()
 
 
 @pytest.mark.parametrize(
@@ -527,75 +517,67 @@ def test_no_text_is_decoded_or_encoded_on_the_event_loop(params: SamplingParams)
     assert threads and threading.main_thread() not in threads
 
 
-def test_draining_lets_requests_end_and_takes_no_others() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        own, closed = engine._thread.engine, []
-        close = own.close
-        own.close = lambda: (time.sleep(0.1), closed.append(close()))
-        streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
-        shutdown = asyncio.create_task(engine.shutdown(drain=True))
-        await asyncio.sleep(0)
-        assert not engine.is_healthy
-        with pytest.raises(EngineStoppedError, match="shut down"):
-            await engine.add_request(PROMPT, LONG)
-        for stream in streams:
-            assert (await stream.complete()).outputs[0].finish_reason == "length"
-        await shutdown
-        assert closed and engine.last_step_time is not None
-        engine.abort("anything")  # and nothing happens
-
-    run(serve, max_num_seqs=2)
+@around_an_engine(max_num_seqs=2)
+async def test_draining_lets_requests_end_and_takes_no_others(engine: AsyncLLMEngine) -> None:
+    own, closed = engine._thread.engine, []
+    close = own.close
+    own.close = lambda: (time.sleep(0.1), closed.append(close()))
+    streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
+    shutdown = asyncio.create_task(engine.shutdown(drain=True))
+    await asyncio.sleep(0)
+    assert not engine.is_healthy
+    with pytest.raises(EngineStoppedError, match="shut down"):
+        await engine.add_request(PROMPT, LONG)
+    for stream in streams:
+        assert (await stream.complete()).outputs[0].finish_reason == "length"
+    await shutdown
+    assert closed and engine.last_step_time is not None
+    engine.abort("anything")  # and nothing happens
 
 
-def test_a_step_is_progress() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        gate = StepGate(engine._thread.engine)
-        stream = await engine.add_request(PROMPT, LONG)
-        added = time.monotonic()
-        gate.let(3)
-        await anext(stream)
-        assert 0 < engine.seconds_without_step < time.monotonic() - added
-        await stream.aclose()
-
-    run(serve)
+@around_an_engine()
+async def test_a_step_is_progress(engine: AsyncLLMEngine) -> None:
+    gate = StepGate(engine._thread.engine)
+    stream = await engine.add_request(PROMPT, LONG)
+    added = time.monotonic()
+    gate.let(3)
+    await anext(stream)
+    assert 0 < engine.seconds_without_step < time.monotonic() - added
+    await stream.aclose()
 
 
-def test_shutting_down_aborts() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        StepGate(engine._thread.engine, num_steps=10)
-        streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
-        await anext(streams[0])
-        draining = asyncio.create_task(engine.shutdown(drain=True))
-        await asyncio.gather(draining, engine.shutdown())  # the impatient one wins
-        assert [(await stream.complete()).outputs[0].finish_reason for stream in streams] == [
-            "abort"
-        ] * 4
-
-    run(serve, max_num_seqs=2)
+@around_an_engine(max_num_seqs=2)
+async def test_shutting_down_aborts(engine: AsyncLLMEngine) -> None:
+    StepGate(engine._thread.engine, num_steps=10)
+    streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
+    await anext(streams[0])
+    draining = asyncio.create_task(engine.shutdown(drain=True))
+    await asyncio.gather(draining, engine.shutdown())  # the impatient one wins
+    assert [(await stream.complete()).outputs[0].finish_reason for stream in streams] == [
+        "abort"
+    ] * 4
 
 
-def test_shut_down_while_a_prompt_is_encoded() -> None:
+@around_an_engine()
+async def test_shut_down_while_a_prompt_is_encoded(engine: AsyncLLMEngine) -> None:
     encoding, go_on = threading.Event(), threading.Event()
 
-    async def serve(engine: AsyncLLMEngine) -> None:
-        def encode(text: str, **limits: int) -> list[int]:
-            encoding.set()
-            assert go_on.wait(120)
-            return PROMPT
+    def encode(text: str, **limits: int) -> list[int]:
+        encoding.set()
+        assert go_on.wait(120)
+        return PROMPT
 
-        engine.tokenizer.encode = encode
-        late = asyncio.create_task(engine.add_request("abc", LONG))
-        await asyncio.to_thread(encoding.wait)
-        stream = await engine.add_request(PROMPT, LONG)
-        draining = asyncio.create_task(engine.shutdown(drain=True))
-        await asyncio.sleep(0)
-        go_on.set()
-        with pytest.raises(EngineStoppedError, match="shut down"):
-            await late
-        assert (await stream.complete()).outputs[0].finish_reason == "length"
-        await draining
-
-    run(serve)
+    engine.tokenizer.encode = encode
+    late = asyncio.create_task(engine.add_request("abc", LONG))
+    await asyncio.to_thread(encoding.wait)
+    stream = await engine.add_request(PROMPT, LONG)
+    draining = asyncio.create_task(engine.shutdown(drain=True))
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(EngineStoppedError, match="shut down"):
+        await late
+    assert (await stream.complete()).outputs[0].finish_reason == "length"
+    await draining
 
 
 def test_a_forgotten_engine_ends() -> None:
@@ -722,40 +704,38 @@ def test_as_many_texts_at_a_time_as_processors_within_bounds(
     threads.stop()
 
 
-def test_a_tokenizers_failure_is_that_requests_alone() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        other = await engine.add_request(PROMPT, LONG)
+@around_an_engine()
+async def test_a_tokenizers_failure_is_that_requests_alone(engine: AsyncLLMEngine) -> None:
+    other = await engine.add_request(PROMPT, LONG)
 
-        def fail(words: object) -> None:
-            raise ValueError("the tokenizer gave up")
+    def fail(words: object) -> None:
+        raise ValueError("the tokenizer gave up")
 
-        engine.tokenizer.bad_words_token_ids = fail
-        with pytest.raises(ValueError, match="gave up"):
-            await engine.add_request(PROMPT, SamplingParams(bad_words=["x"]))
-        assert (await other.complete()).outputs[0].finish_reason == "length"
-        assert engine.is_healthy
-
-    run(serve)
+    engine.tokenizer.bad_words_token_ids = fail
+    with pytest.raises(ValueError, match="gave up"):
+        await engine.add_request(PROMPT, SamplingParams(bad_words=["x"]))
+    assert (await other.complete()).outputs[0].finish_reason == "length"
+    assert engine.is_healthy
 
 
-def test_a_look_that_its_caller_gives_up_leaves_the_engine_running() -> None:
-    async def serve(engine: AsyncLLMEngine) -> None:
-        began, go_on = threading.Event(), threading.Event()
+@around_an_engine()
+async def test_a_look_that_its_caller_gives_up_leaves_the_engine_running(
+    engine: AsyncLLMEngine,
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
 
-        def slow(_: object) -> None:
-            began.set()
-            go_on.wait(60)
+    def slow(_: object) -> None:
+        began.set()
+        go_on.wait(60)
 
-        first = asyncio.create_task(engine.inspect(slow))
-        await asyncio.to_thread(began.wait, 60)
-        # These wait for their turn.
-        others = [asyncio.create_task(ask()) for ask in (engine.snapshot, engine.kv_cache_usage)]
-        await asyncio.sleep(0)
-        for task in (first, *others):
-            task.cancel()
-        await asyncio.gather(first, *others, return_exceptions=True)
-        go_on.set()
-        assert (await engine.snapshot()).requests == ()
-        assert engine.is_healthy
-
-    run(serve)
+    first = asyncio.create_task(engine.inspect(slow))
+    await asyncio.to_thread(began.wait, 60)
+    # These wait for their turn.
+    others = [asyncio.create_task(ask()) for ask in (engine.snapshot, engine.kv_cache_usage)]
+    await asyncio.sleep(0)
+    for task in (first, *others):
+        task.cancel()
+    await asyncio.gather(first, *others, return_exceptions=True)
+    go_on.set()
+    assert (await engine.snapshot()).requests == ()
+    assert engine.is_healthy

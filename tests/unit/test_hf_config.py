@@ -95,18 +95,17 @@ def test_head_dim_is_an_even_share(tmp_path: Path, head_dim: object) -> None:
     assert fact(config, "attention.scale") == 24**-0.5
 
 
-@pytest.mark.parametrize(
-    ("name", "activation"),
-    [
-        ("silu", "silu"),
-        ("swish", "silu"),
-        ("gelu", "gelu"),
-        ("gelu_new", "gelu_tanh"),
-        ("gelu_pytorch_tanh", "gelu_tanh"),
-    ],
-)
-def test_activation(tmp_path: Path, name: str, activation: str) -> None:
-    assert read(tmp_path, "llama", hidden_act=name).layers[0].mlp.activation == activation
+ACTIVATIONS = {
+    "silu": "silu swish",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new gelu_pytorch_tanh",
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activation(tmp_path: Path, activation: str) -> None:
+    for name in ACTIVATIONS[activation].split():
+        assert read(tmp_path, "llama", hidden_act=name).layers[0].mlp.activation == activation
 
 
 # -- rope ------------------------------------------------------------------------------------------
@@ -157,11 +156,6 @@ def test_both_spellings_at_once(tmp_path: Path) -> None:
     assert config.ropes[0] == RopeConfig(10000.0, 16, LinearRopeScaling(2.0))  # as in transformers
 
 
-def test_dynamic_needs_more_than_one_frequency(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"factor=2: .* more than 2 components"):
-        read(tmp_path, "llama", head_dim=2, rope_parameters={"rope_type": "dynamic", "factor": 2})
-
-
 # -- end of sequence -------------------------------------------------------------------------------
 
 
@@ -206,6 +200,11 @@ BAD_VALUES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"layer_types": "full_attention"}),
     ("llama", {"rope_parameters": []}),
     ("llama", {"partial_rotary_factor": 0.5}),
+    ("llama", {"head_dim": 2, "rope_parameters": {"rope_type": "dynamic", "factor": 2}}),
+    *(
+        ("llama", {"rope_parameters": {"rope_type": name, "factor": 1e7}})
+        for name in ("linear", "dynamic")
+    ),
     ("phi3", {"partial_rotary_factor": 0.1, "rope_parameters": {}}),
 ]
 
@@ -242,10 +241,7 @@ def test_without_architectures_the_model_type_says_what_it_is(
     assert read(tmp_path, "qwen3", architectures=architectures) == read(tmp_path, "qwen3")
 
 
-@pytest.mark.parametrize("rope_type", ["linear", "dynamic"])
-def test_endless_context(tmp_path: Path, rope_type: str) -> None:
-    with pytest.raises(ValueError, match=r"a context of 2560000000 tokens: at most 2147483647"):
-        read(tmp_path, "llama", rope_parameters={"rope_type": rope_type, "factor": 1e7})
+def test_the_longest_context(tmp_path: Path) -> None:
     longest = read(tmp_path, "llama", max_position_embeddings=2**31 - 1)
     assert longest.context_length == 2**31 - 1
 
@@ -257,29 +253,25 @@ def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
         assert architecture in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not JSON"),
-        ('{"hidden_size": 64', "not JSON"),
-        ("[]", "must hold a JSON object, holds list"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[" + "[]," * 100_000, "100001 lists and objects: at most 100000 are allowed"),
-        ("[" + "[]," * 99_999, "not JSON"),
-        ('{"a": "' + "x" * (16 << 20), r"config\.json: has \d+ bytes: at most 16777216"),
-        (
-            '{"architectures": %s}' % ("[" * 900 + "]" * 900),
-            r"architectures=.* must be a list of strings",
-        ),
-        ("\udcff", "not JSON"),
-    ],
-)
-def test_not_a_json_object(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=message) as error:
+NO_OBJECTS = [
+    "",
+    '{"hidden_size": 64',
+    "[]",
+    "[" * 100_000,
+    "[" + "[]," * 100_000,
+    "[" + "[]," * 99_999,
+    '{"a": "' + "x" * (16 << 20),
+    '{"architectures": %s}' % ("[" * 900 + "]" * 900),
+    "\udcff",
+]
+
+
+def test_not_a_json_object(tmp_path: Path) -> None:
+    def read_text(text: str) -> None:
+        (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
         read_model_config(tmp_path)
-    assert str(path) in str(error.value)
+
+    check_refusals("config_text", NO_OBJECTS, read_text, hidden=tmp_path)
 
 
 def test_no_config(tmp_path: Path) -> None:
