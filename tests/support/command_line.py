@@ -101,6 +101,13 @@ class CommandLine:
             status, out, "".join(line for line in lines if line not in memory), "".join(memory)
         )
 
+    def refuse(self, *arguments: str) -> None:
+        """Raises the one line of a command line that is an error, for `check_refusals`."""
+        ran = self(*arguments)
+        assert (ran.status, ran.out) == (2, "")
+        (line,) = ran.err.splitlines()
+        raise ValueError(line)
+
     def _load(self, config: EngineConfig, on_progress: Any, **_: Any) -> LoadedModel:
         self.loaded.append(config)
         for done in (0, 50, 100):

@@ -14,6 +14,7 @@ from pellucid.cli.parsing.options import ModelOptions, SamplingOptions, StopOpti
 from pellucid.cli.parsing.settings import config_path, read_config, settings_of
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
+from support.refusals import check_refusals
 
 
 def test_model_options_are_engine_config() -> None:
@@ -120,35 +121,34 @@ def test_the_configuration_file_of_the_docs_is_one(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("num_thread = 2", "num_thread: no such option; did you mean num_threads?"),
-        ("[run]\nrepetitions = 2", "[run]: repetitions: no such option"),
-        ("[runs]\nx = 1", "runs: no such option; did you mean run?"),
-        ("run = 1", "run = 1: must be a table, [run]"),
-        ("num_threads = true", "num_threads = True: must be a whole number"),
-        ("num_threads = 2.5", "num_threads = 2.5: must be a whole number"),
-        ("temperature = 'hot'", "temperature = 'hot': must be a number"),
-        ("raw = 'yes'", "raw = 'yes': must be true or false"),
-        ("model = 1", "model = 1: must be text in quotes"),
-        ("[run]\nstop = 'x'", "[run] stop = 'x': must be a list"),
-        ("[run]\nstop = [1]", "[run] stop = 1: must be text in quotes"),
-        ("x = ", "not TOML"),
-        ("x = '\xff'", "not TOML"),
-        ("#" * (2 << 20), "has more than 1048576 bytes"),
-        ("x=" + "[" * 100_000, "not TOML"),
-    ],
+WRONG_FILES = (
+    "num_thread = 2",
+    "[run]\nrepetitions = 2",
+    "[runs]\nx = 1",
+    "run = 1",
+    "num_threads = true",
+    "num_threads = 2.5",
+    "temperature = 'hot'",
+    "raw = 'yes'",
+    "model = 1",
+    "[run]\nstop = 'x'",
+    "[run]\nstop = [1]",
+    "x = '\xff'",
+    "#" * (2 << 20),
 )
-def test_a_wrong_configuration_file_is_named_with_key_and_value(
-    tmp_path: Path, content: str, message: str
-) -> None:
+
+
+def test_a_wrong_configuration_file_is_named_with_key_and_value(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_bytes(content.encode("latin-1"))
     settings = {verb: settings_of(_function(verb)) for verb in all_verbs()}
-    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+
+    def read(content: str) -> None:
+        path.write_bytes(content.encode("latin-1"))
         read_config(path, settings)
-    assert str(path) in str(refused.value)
+
+    check_refusals("config_file", WRONG_FILES, read, hidden=tmp_path)
+    with pytest.raises(ValueError, match="not TOML"):  # in Python's own words
+        read("x=" + "[" * 100_000)
 
 
 def test_where_the_configuration_file_is(tmp_path: Path) -> None:

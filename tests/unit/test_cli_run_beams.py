@@ -67,12 +67,7 @@ REFUSED: list[tuple[str, ...]] = [
 
 
 def test_what_is_refused(pellucid: CommandLine) -> None:
-    def search(options: tuple[str, ...]) -> None:
-        ran = pellucid(*RUN, *options)
-        assert ran.status == 2
-        raise ValueError(ran.err.splitlines()[-1])
-
-    check_refusals("run_beams", REFUSED, search)
+    check_refusals("run_beams", REFUSED, lambda options: pellucid.refuse(*RUN, *options))
     assert pellucid.loaded == []  # before anyone waits for weights
 
 
