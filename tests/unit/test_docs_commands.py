@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,13 @@ def test_a_command_is_one_that_there_is(line: str) -> None:
         assert not problem or (not others and "Missing argument" in problem), problem
 
 
+command_of = cache(lambda verb: make_command([verb]).commands[verb])
+
+
 def problem_of(verb: str, words: list[str]) -> str:
     """What is wrong with the words behind a verb; empty if nothing is."""
     try:
-        make_command([verb]).commands[verb].make_context(verb, words or ["--"])
+        command_of(verb).make_context(verb, words or ["--"])
     except TyperException as error:
         return str(error.format_message())
     return ""
