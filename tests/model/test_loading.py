@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from support.recording_backend import RecordingBackend
 from support.refusals import check_refusals
 
 Edit = Callable[[Weights], None]
-LAYER = "model.layers.1"
 
 
 def load(directory: Path) -> list[npt.NDArray[Any]]:
@@ -60,25 +60,6 @@ def test_every_tensor_is_used_once(family: str, tmp_path: Path) -> None:
     arrays = load(tmp_path)
     assert sum(array.size for array in arrays) == sum(tensor.size for tensor in used)
     assert all(array.flags.c_contiguous for array in arrays)
-
-
-def test_q_k_v_and_gate_up_are_joined(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama-linear")
-    stored = load_file(tmp_path / "model.safetensors")
-    source, backend = parameters(tmp_path)
-    source.matrix("layers.1.qkv_proj", 128, 64, bias=True, parts=(64, 32, 32))
-    source.matrix("layers.1.gate_up_proj", 192, 64, bias=True, parts=(96, 96))
-    for array, names in zip(
-        backend.arrays,
-        [
-            [f"{LAYER}.self_attn.{x}_proj.weight" for x in "qkv"],
-            [f"{LAYER}.self_attn.{x}_proj.bias" for x in "qkv"],
-            [f"{LAYER}.mlp.{x}_proj.weight" for x in ("gate", "up")],
-            [f"{LAYER}.mlp.{x}_proj.bias" for x in ("gate", "up")],
-        ],
-        strict=True,
-    ):
-        np.testing.assert_array_equal(array, np.concatenate([stored[name] for name in names]))
 
 
 @pytest.mark.parametrize(
@@ -129,64 +110,13 @@ def test_layer_ten_is_not_layer_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(backend.arrays[0], stored["model.layers.10.mlp.down_proj.weight"])
 
 
-def test_joined_tensors_of_phi3(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "phi3")
-    stored = load_file(tmp_path / "model.safetensors")
-    source, backend = parameters(tmp_path)
-    source.matrix("layers.1.qkv_proj", 128, 64)
-    source.matrix("layers.1.gate_up_proj", 192, 64)
-    np.testing.assert_array_equal(backend.arrays[0], stored[f"{LAYER}.self_attn.qkv_proj.weight"])
-    np.testing.assert_array_equal(backend.arrays[1], stored[f"{LAYER}.mlp.gate_up_proj.weight"])
-
-
-def test_norms_of_qwen3(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "qwen3")
-    stored = load_file(tmp_path / "model.safetensors")
-    source, backend = parameters(tmp_path)
-    source.vector("layers.1.q_norm.weight", 16)
-    source.vector("layers.1.k_norm.weight", 16)
-    np.testing.assert_array_equal(backend.arrays[0], stored[f"{LAYER}.self_attn.q_norm.weight"])
-    np.testing.assert_array_equal(backend.arrays[1], stored[f"{LAYER}.self_attn.k_norm.weight"])
-
-
-def test_norms_of_gemma2_are_one_more(tmp_path: Path) -> None:
+def test_norms_of_gemma2_are_one_more_in_f32(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "gemma2", dtype="bfloat16")
-    stored = load_file(tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "model.safetensors")["model.norm.weight"]
     source, backend = parameters(tmp_path)
-    names = {
-        "layers.1.attention_norm": f"{LAYER}.input_layernorm",
-        "layers.1.attention_post_norm": f"{LAYER}.post_attention_layernorm",
-        "layers.1.mlp_norm": f"{LAYER}.pre_feedforward_layernorm",
-        "layers.1.mlp_post_norm": f"{LAYER}.post_feedforward_layernorm",
-        "norm": "model.norm",
-    }
-    for (ours, theirs), index in zip(names.items(), range(len(names)), strict=True):
-        source.vector(f"{ours}.weight", 48)
-        array = backend.arrays[index]
-        assert array.dtype == np.float32  # 1 + w does not fit bfloat16
-        np.testing.assert_array_equal(array, stored[f"{theirs}.weight"].astype(np.float32) + 1)
-
-
-def test_matrices_of_gpt2_are_transposed(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gpt2")
-    stored = load_file(tmp_path / "model.safetensors")
-    source, backend = parameters(tmp_path)
-    source.matrix("layers.1.qkv_proj", 192, 64, bias=True)
-    source.matrix("layers.1.up_proj", 256, 64, bias=True)
-    source.matrix("embed_positions", 256, 64)
-    layer = "transformer.h.1"
-    for array, expected in zip(
-        backend.arrays,
-        [
-            stored[f"{layer}.attn.c_attn.weight"].T,
-            stored[f"{layer}.attn.c_attn.bias"],
-            stored[f"{layer}.mlp.c_fc.weight"].T,
-            stored[f"{layer}.mlp.c_fc.bias"],
-            stored["transformer.wpe.weight"],
-        ],
-        strict=True,
-    ):
-        np.testing.assert_array_equal(array, expected)
+    source.vector("norm.weight", 48)
+    assert backend.arrays[0].dtype == np.float32  # 1 + w does not fit bfloat16
+    np.testing.assert_array_equal(backend.arrays[0], stored.astype(np.float32) + 1)
 
 
 @pytest.mark.parametrize(("family", "prefix"), [("llama", "model."), ("gpt2", "transformer.")])
@@ -352,135 +282,111 @@ def test_largest_finite_value_is_fine(tmp_path: Path) -> None:
     load(tmp_path)
 
 
-def test_config_of_another_model(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
-    assert "no place for the tensors model.layers.2." in refusal(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
-    assert "tensor model.layers.3." in refusal(tmp_path)
-
-
 # -- bad files -------------------------------------------------------------------------------------
 
-
-def test_no_weights(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
-    (tmp_path / "model.safetensors").unlink()
-    assert "neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
-
-
-def test_a_directory_without_a_model(tmp_path: Path) -> None:
-    assert "is not a model: the directory has no config.json" in refusal(tmp_path)
-    write_checkpoint(tmp_path, "llama")
-    (tmp_path / "config.json").unlink()
-    assert "is not a model: the directory has no config.json" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        ("adapter_model.safetensors", "holds a LoRA adapter.*merge it into its base model"),
-        ("consolidated.safetensors", "holds Mistral's or Meta's own format"),
-        ("pytorch_model-00001-of-00002.bin", "holds PyTorch files.*convert them"),
-        ("model.onnx", "holds a model in another engine's format"),
-        ("tiny-Q4_0.gguf", r"holds GGUF files: name one of them: \S+/tiny-Q4_0\.gguf"),
-    ],
-)
-def test_other_formats_are_named(file: str, message: str, tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
-    (tmp_path / "model.safetensors").rename(tmp_path / file)
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("quantization", "message"),
-    [
-        ({"quant_method": "hqq", "bits": 4}, "HQQ, which.*quantization='int4'"),
-        ({"quant_method": "quanto", "bits": 8}, "quanto.*quantization='int8'"),
-        ({"bits": 4}, "an unnamed method.*'int4'"),
-    ],
-)
-def test_quantizations_of_others_are_named(
-    quantization: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    write_checkpoint(tmp_path, "llama")
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] = quantization
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=f"config.json: quantization_config: .*{message}"):
-        load(tmp_path)
-
-
-def test_truncated_file(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    size = path.stat().st_size
-    message = (
-        f"damaged safetensors file: the header describes {size + 1} bytes, the file has {size}"
-    )
-    assert message in refusal(tmp_path)
-
-
-@pytest.fixture
-def sharded(tmp_path: Path) -> Path:
-    return write_checkpoint(tmp_path, "llama", num_shards=2)
-
-
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+INDEX = "model.safetensors.index.json"
+Damage = Callable[[Path], object]
 
 
-def edit_index(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    path = directory / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    edit(index["weight_map"])
-    path.write_text(json.dumps(index))
+def edited(file: str, edit: Callable[[dict[str, Any]], object]) -> Damage:
+    def damage(directory: Path) -> None:
+        content = json.loads((directory / file).read_text())
+        edit(content)
+        (directory / file).write_text(json.dumps(content))
+
+    return damage
 
 
-def test_missing_shard(sharded: Path) -> None:
-    (sharded / SECOND).unlink()
-    message = refusal(sharded)
-    assert f'="{SECOND}": there is no such file beside the index' in message
-    assert "model.safetensors.index.json: weight_map." in message
+def with_config(**changes: Any) -> Damage:
+    return edited("config.json", lambda config: config.update(changes))
 
 
-def test_truncated_shard(sharded: Path) -> None:
-    content = (sharded / SECOND).read_bytes()
-    (sharded / SECOND).write_bytes(content[:1000])
-    assert f"{SECOND}: damaged safetensors file" in refusal(sharded)
+def in_index(change: Callable[[dict[str, str], str], object]) -> Damage:
+    """Changes where tensors are, of which one is the first in the first file."""
+
+    def damage(directory: Path) -> None:
+        name = next(iter(load_file(directory / FIRST)))
+        edited(INDEX, lambda index: change(index["weight_map"], name))(directory)
+
+    return damage
 
 
-def test_tensor_in_another_shard_than_the_index_says(sharded: Path) -> None:
-    name = next(iter(load_file(sharded / FIRST)))
-    edit_index(sharded, lambda weight_map: weight_map.update({name: SECOND}))
-    assert f'{name}="{SECOND}": that file does not hold the tensor' in refusal(sharded)
+def removed(file: str) -> Damage:
+    return lambda directory: (directory / file).unlink()
 
 
-def test_tensor_that_the_index_does_not_know(sharded: Path) -> None:
-    name = next(iter(load_file(sharded / FIRST)))
-    edit_index(sharded, lambda weight_map: weight_map.pop(name))
-    assert f"{FIRST}: tensor {name} is not in model.safetensors.index.json" in refusal(sharded)
+def renamed(name: str) -> Damage:
+    return lambda directory: (directory / "model.safetensors").rename(directory / name)
 
 
-def test_tensor_in_two_shards(sharded: Path) -> None:
-    first, second = load_file(sharded / FIRST), load_file(sharded / SECOND)
-    name = next(iter(first))
-    save_file(second | {name: first[name]}, sharded / SECOND)
-    assert f"{SECOND}: tensor {name} is also in {FIRST}" in refusal(sharded)
+def written(file: str, text: str) -> Damage:
+    return lambda directory: (directory / file).write_text(text)
 
 
-@pytest.mark.parametrize("name", ["../weights.safetensors", "/etc/passwd", "..\\weights"])
-def test_shard_outside_the_directory(sharded: Path, name: str) -> None:
-    edit_index(sharded, lambda weight_map: weight_map.update({"lm_head.weight": name}))
-    assert "must be a file in the same directory" in refusal(sharded)
+def cut_at(file: str, num_bytes: int) -> Damage:
+    return lambda directory: (directory / file).write_bytes(
+        (directory / file).read_bytes()[:num_bytes]
+    )
 
 
-@pytest.mark.parametrize("text", ["{}", '{"weight_map": {}}', '{"weight_map": []}', "[]", "{"])
-def test_bad_index(sharded: Path, text: str) -> None:
-    (sharded / "model.safetensors.index.json").write_text(text)
-    assert "model.safetensors.index.json" in refusal(sharded)
+def into_both(directory: Path) -> None:
+    name, tensor = next(iter(load_file(directory / FIRST).items()))
+    save_file(load_file(directory / SECOND) | {name: tensor}, directory / SECOND)
+
+
+DAMAGES: dict[str, Damage] = {
+    "no directory": shutil.rmtree,
+    "no config": removed("config.json"),
+    "no weights": removed("model.safetensors"),
+    "a config of fewer layers": with_config(num_hidden_layers=2),
+    "a config of more layers": with_config(num_hidden_layers=4),
+    "a LoRA adapter": renamed("adapter_model.safetensors"),
+    "the format of Mistral and Meta": renamed("consolidated.safetensors"),
+    "PyTorch files": renamed("pytorch_model-00001-of-00002.bin"),
+    "ONNX": renamed("model.onnx"),
+    "GGUF": renamed("tiny-Q4_0.gguf"),
+    "HQQ": with_config(quantization_config={"quant_method": "hqq", "bits": 4}),
+    "quanto": with_config(quantization_config={"quant_method": "quanto", "bits": 8}),
+    "an unnamed method": with_config(quantization_config={"bits": 4}),
+    "a byte is missing": cut_at("model.safetensors", -1),
+    "an empty line of checksums": written("SHA256SUMS", "\n"),
+    "no line of checksums": written("SHA256SUMS", "nonsense\n"),
+    "a short checksum": written("SHA256SUMS", f"{'0' * 63}  config.json\n"),
+    "a checksum of nothing": written("SHA256SUMS", f"{'0' * 64}\n"),
+    "a checksum elsewhere": written("SHA256SUMS", f"{'0' * 64}  ../config.json\n"),
+    "a checksum of the system": written("SHA256SUMS", f"{'0' * 64}  /etc/passwd\n"),
+    "two checksums": written("SHA256SUMS", f"{'0' * 64}  config.json\n{'1' * 64}  config.json\n"),
+}
+DAMAGES_OF_SHARDS: dict[str, Damage] = {
+    "no second file": removed(SECOND),
+    "a cut file": cut_at(SECOND, 1000),
+    "a tensor of another file": in_index(lambda files, name: files.update({name: SECOND})),
+    "a tensor that the index lacks": in_index(lambda files, name: files.pop(name)),
+    "a tensor in two files": into_both,
+    "a file above": in_index(lambda files, name: files.update({name: "../weights.safetensors"})),
+    "a file of the system": in_index(lambda files, name: files.update({name: "/etc/passwd"})),
+    "a file of Windows": in_index(lambda files, name: files.update({name: "..\\weights"})),
+    "an empty index": written(INDEX, "{}"),
+    "an index of nothing": written(INDEX, '{"weight_map": {}}'),
+    "a list of files": written(INDEX, '{"weight_map": []}'),
+    "a list as index": written(INDEX, "[]"),
+    "no JSON": written(INDEX, "{"),
+}
+
+
+def test_damaged_directories_are_refused(tmp_path: Path) -> None:
+    whole = write_checkpoint(tmp_path / "whole", "llama")
+    shards = write_checkpoint(tmp_path / "shards", "llama", num_shards=2)
+
+    def load_damaged(name: str) -> None:
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        shutil.copytree(whole if name in DAMAGES else shards, tmp_path / "model")
+        (DAMAGES | DAMAGES_OF_SHARDS)[name](tmp_path / "model")
+        load(tmp_path / "model")
+
+    names = (*DAMAGES, *DAMAGES_OF_SHARDS)
+    check_refusals("directory", names, load_damaged, name=str, hidden=tmp_path)
 
 
 # -- checksums -------------------------------------------------------------------------------------
@@ -513,20 +419,6 @@ def test_listed_file_that_nobody_reads_may_be_missing(tmp_path: Path) -> None:
     load(tmp_path)
 
 
-@pytest.mark.parametrize("line", ["", "nonsense", f"{'0' * 63}  config.json", f"{'0' * 64}"])
-def test_bad_line_of_checksums(tmp_path: Path, line: str) -> None:
-    write_checkpoint(tmp_path, "llama")
-    (tmp_path / "SHA256SUMS").write_text(f"{line}\n")
-    assert "SHA256SUMS: line 1" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../config.json", "/etc/passwd"])
-def test_checksum_of_a_file_elsewhere(tmp_path: Path, name: str) -> None:
-    write_checkpoint(tmp_path, "llama")
-    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
-    assert "must be a file beside it" in refusal(tmp_path)
-
-
 def test_checksum_of_a_file_with_many_names_is_computed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,11 +434,3 @@ def test_checksum_of_a_file_with_many_names_is_computed_once(
     monkeypatch.setattr(checksums, "file_digest", lambda path: hashed.append(path) or digest(path))
     load(tmp_path)
     assert hashed == [tmp_path / "config.json"]
-
-
-def test_checksums_that_contradict_each_other(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
-    lines = (f"{digit * 64}  config.json\n" for digit in "01")
-    (tmp_path / "SHA256SUMS").write_text("".join(lines))
-    with pytest.raises(ValueError, match=r"line 2 gives 'config.json' another digest"):
-        load(tmp_path)
