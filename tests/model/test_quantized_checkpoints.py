@@ -104,13 +104,6 @@ def test_the_report_says_what_moved_and_what_was_saved(tmp_path: Path) -> None:
     assert 0.05 < report.relative_rms_error < 0.12
 
 
-def test_norms_stay_what_they_are(tmp_path: Path) -> None:
-    output = quantized(tmp_path)
-    stored = load_file(tmp_path / "source/model.safetensors")
-    written = load_file(output / "model.safetensors")
-    assert (written["norm.weight"] == stored["model.norm.weight"]).all()
-
-
 def test_text_comes_out_of_the_directory(tmp_path: Path) -> None:
     output = quantized(tmp_path, "int8")
     params = SamplingParams(temperature=0, max_tokens=8)
@@ -217,53 +210,48 @@ DAMAGES: list[Callable[[Arrays], Any]] = [
 ]
 
 
-def test_damaged_arrays_are_named(tmp_path: Path) -> None:
+METADATA: list[dict[str, str]] = [
+    {"pellucid_format": "int8"},
+    {"pellucid_version": "2"},
+    {"pellucid_shapes": "["},
+    {"pellucid_shapes": '{"lm_head.weight": [0, 64]}'},
+    {"pellucid_shapes": '{"lm_head.weight": [320]}'},
+    {"pellucid_shapes": '{"lm_head.weight": [320, 2e9]}'},
+    {"pellucid_shapes": "{}"},
+]
+CONFIGS: list[dict[str, Any]] = [
+    {"quant_method": "hqq"},
+    {"format": "int3"},
+    {"version": 2},
+    {"format": "int8"},
+]
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
     sound = quantized(tmp_path)
 
+    def copied() -> Path:
+        return shutil.copytree(sound, tmp_path / "damaged", dirs_exist_ok=True)
+
     def load_damaged(edit: Callable[[Arrays], Any]) -> None:
-        output = shutil.copytree(sound, tmp_path / "damaged", dirs_exist_ok=True)
-        rewrite(output, edit)
-        load_decoder(output, OPS)
+        rewrite(copied(), edit)
+        load_decoder(tmp_path / "damaged", OPS)
+
+    def load_with_metadata(changes: dict[str, str]) -> None:
+        rewrite(copied(), edit_metadata=lambda metadata: metadata.update(changes))
+        load_decoder(tmp_path / "damaged", OPS)
+
+    def load_with_config(changes: dict[str, Any]) -> None:
+        config = json.loads((copied() / "config.json").read_text())
+        config["quantization_config"] |= changes
+        (tmp_path / "damaged/config.json").write_text(json.dumps(config))
+        load_decoder(tmp_path / "damaged", OPS)
 
     check_refusals("quantized_array", DAMAGES, load_damaged, name=lambda _: "", hidden=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"pellucid_format": "int8"}, "pellucid_format='int8': config.json says 'int4-zp'"),
-        ({"pellucid_version": "2"}, "pellucid_version='2': config.json says '1'"),
-        ({"pellucid_shapes": "["}, "pellucid_shapes: not JSON"),
-        ({"pellucid_shapes": "[" * 10**5}, "pellucid_shapes: not JSON"),
-        ({"pellucid_shapes": '{"lm_head.weight": [0, 64]}'}, "must give two numbers from 1 to"),
-        ({"pellucid_shapes": '{"lm_head.weight": [320]}'}, "must give two numbers from 1 to"),
-        ({"pellucid_shapes": '{"lm_head.weight": [320, 2e9]}'}, "must give two numbers"),
-        ({"pellucid_shapes": "{}"}, "tensor embed_tokens.weight .* is missing"),
-    ],
-)
-def test_wrong_metadata_is_named(changes: dict[str, str], message: str, tmp_path: Path) -> None:
-    output = quantized(tmp_path)
-    rewrite(output, edit_metadata=lambda metadata: metadata.update(changes))
-    with pytest.raises(ValueError, match=f"{output}.*{message}"):
-        load_decoder(output, OPS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"quant_method": "hqq"}, "quantization_config: .* by HQQ"),
-        ({"format": "int3"}, 'quantization_config.format="int3": supported are int8'),
-        ({"version": 2}, "quantization_config.version=2: must be"),
-        ({"format": "int8"}, "pellucid_format='int4-zp': config.json says 'int8'"),
-    ],
-)
-def test_wrong_config_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    output = quantized(tmp_path)
-    config = json.loads((output / "config.json").read_text())
-    config["quantization_config"] |= changes
-    (output / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=f"{output}.*{message}"):
-        load_decoder(output, OPS)
+    check_refusals("quantized_metadata", METADATA, load_with_metadata, hidden=tmp_path)
+    check_refusals("quantized_config", CONFIGS, load_with_config, hidden=tmp_path)
+    with pytest.raises(ValueError, match="pellucid_shapes: not JSON"):
+        load_with_metadata({"pellucid_shapes": "[" * 10**5})
 
 
 @pytest.fixture(scope="module")
@@ -295,10 +283,8 @@ def test_damaged_headers_are_refused_by_name_or_load(
 def test_every_truncation_is_refused(small: Path) -> None:
     path = small / "model.safetensors"
     good = path.read_bytes()
-    try:
-        for length in range(0, len(good), 997):
-            path.write_bytes(good[:length])
-            with pytest.raises(ValueError, match=r"model\.safetensors: "):
-                load_decoder(small, OPS)
-    finally:
-        path.write_bytes(good)
+    for length in range(0, len(good), 997):
+        path.write_bytes(good[:length])
+        with pytest.raises(ValueError, match=r"model\.safetensors: "):
+            load_decoder(small, OPS)
+    path.write_bytes(good)

@@ -287,77 +287,65 @@ V2_QUOTAS = {
     "too large for 64 bits": ("99999999999999999999 100000\n", None),
     "empty": ("", None),
 }
+V2_LIMITS = {  # of a process in /a/b/c
+    "ancestor": ({"/a/b/c": "400000 100000", "/a": "150000 100000"}, 1.5),
+    "own": ({"/a/b/c": "50000 100000", "/a": "150000 100000"}, 0.5),
+    "max below a limit": ({"/a/b": "max 100000", "/a": "300000 100000"}, 3.0),
+    "a child's limit is not ours": ({"/a/b/c/d": "10000 100000"}, None),
+    "nor a sibling's": ({"/other": "10000 100000"}, None),
+    "the mounted root's is": ({"": "70000 100000"}, 0.7),
+    "no controller": ({}, None),
+}
+V1_LIMITS = {  # of a process in /a
+    "v1": ({"/a": ("150000", "100000")}, 1.5),
+    "v1 unlimited": ({"/a": ("-1", "100000")}, None),
+    "v1 ancestor": ({"/a": ("-1", "100000"), "": ("5000", "10000")}, 0.5),
+    "v1 malformed quota": ({"/a": ("x", "100000"), "": ("5000", "10000")}, 0.5),
+    "v1 no period": ({"/a": ("150000", "")}, None),
+}
 
 
-@on_linux
-@pytest.mark.parametrize(("text", "quota"), V2_QUOTAS.values(), ids=V2_QUOTAS)
-def test_v2_quota(tmp_path: Path, text: str, quota: float | None) -> None:
-    info = describe(write_tree(tmp_path, v2_tree("/app", {"/app": text})))
-    assert info.cpu_quota == quota
-
-
-@on_linux
-@pytest.mark.parametrize(
-    ("limits", "quota"),
-    [
-        pytest.param({"/a/b/c": "400000 100000", "/a": "150000 100000"}, 1.5, id="ancestor"),
-        pytest.param({"/a/b/c": "50000 100000", "/a": "150000 100000"}, 0.5, id="own"),
-        pytest.param({"/a/b": "max 100000", "/a": "300000 100000"}, 3.0, id="max below a limit"),
-        pytest.param({"/a/b/c/d": "10000 100000"}, None, id="a child's limit is not ours"),
-        pytest.param({"/other": "10000 100000"}, None, id="nor a sibling's"),
-        pytest.param({"": "70000 100000"}, 0.7, id="the mounted root's is"),
-        pytest.param({}, None, id="no controller"),
-    ],
-)
-def test_v2_limits_nest(tmp_path: Path, limits: dict[str, str], quota: float | None) -> None:
-    assert describe(write_tree(tmp_path, v2_tree("/a/b/c", limits))).cpu_quota == quota
-
-
-@on_linux
-@pytest.mark.parametrize(
-    ("limits", "quota"),
-    [
-        pytest.param({"/a": ("150000", "100000")}, 1.5, id="limit"),
-        pytest.param({"/a": ("-1", "100000")}, None, id="unlimited"),
-        pytest.param({"/a": ("-1", "100000"), "": ("5000", "10000")}, 0.5, id="ancestor"),
-        pytest.param({"/a": ("x", "100000"), "": ("5000", "10000")}, 0.5, id="malformed quota"),
-        pytest.param({"/a": ("150000", "")}, None, id="no period"),
-    ],
-)
-def test_v1_quota(tmp_path: Path, limits: dict[str, tuple[str, str]], quota: float | None) -> None:
-    assert describe(write_tree(tmp_path, v1_tree("/a", limits))).cpu_quota == quota
-
-
-@on_linux
-def test_hybrid_takes_the_tighter_hierarchy(tmp_path: Path) -> None:
+def both_hierarchies() -> dict[str, str]:
     files = v1_tree("/a", {"/a": ("300000", "100000")})
     files["proc/self/cgroup"] += "0::/a\n"
     files["proc/self/mountinfo"] += V2_MOUNT.replace("/sys/fs/cgroup ", "/sys/fs/cgroup/unified ")
-    files["sys/fs/cgroup/unified/a/cpu.max"] = "200000 100000"
-    assert describe(write_tree(tmp_path, files)).cpu_quota == 2.0
+    return files | {"sys/fs/cgroup/unified/a/cpu.max": "200000 100000"}
 
 
-@on_linux
-def test_container_mount_shows_a_part_of_the_hierarchy(tmp_path: Path) -> None:
-    """Without a cgroup namespace the process sees the host's path, but only its own subtree."""
+def part_of_a_hierarchy() -> dict[str, str]:
+    """Without a cgroup namespace the process in a container sees the host's path, but only its own subtree."""
     mountinfo = V2_MOUNT.replace(" / ", " /docker/c0ffee ", 1)
     files = v2_tree("/docker/c0ffee/worker", {"/worker": "max 100000"}, mountinfo)
-    files["sys/fs/cgroup/cpu.max"] = "250000 100000"
-    assert describe(write_tree(tmp_path, files)).cpu_quota == 2.5
+    return files | {"sys/fs/cgroup/cpu.max": "250000 100000"}
 
 
-@on_linux
-def test_mount_root_is_compared_by_whole_names(tmp_path: Path) -> None:
+def other_name_with_the_same_beginning() -> dict[str, str]:
     mountinfo = V2_MOUNT.replace(" / ", " /docker/c0 ", 1)
-    files = v2_tree("/docker/c0ffee", {"ffee": "100000 100000"}, mountinfo)
-    assert describe(write_tree(tmp_path, files)).cpu_quota is None
+    return v2_tree("/docker/c0ffee", {"ffee": "100000 100000"}, mountinfo)
+
+
+def mount_point_with_a_space() -> dict[str, str]:
+    mountinfo = V2_MOUNT.replace("/sys/fs/cgroup ", r"/sys/fs/my\040groups ")
+    return v2_tree("/", {}, mountinfo) | {"sys/fs/my groups/cpu.max": "50000 100000"}
+
+
+QUOTAS: dict[str, tuple[dict[str, str], float | None]] = {
+    **{name: (v2_tree("/app", {"/app": text}), quota) for name, (text, quota) in V2_QUOTAS.items()},
+    **{name: (v2_tree("/a/b/c", limits), quota) for name, (limits, quota) in V2_LIMITS.items()},
+    **{name: (v1_tree("/a", limits), quota) for name, (limits, quota) in V1_LIMITS.items()},
+    "the tighter of two hierarchies": (both_hierarchies(), 2.0),
+    "a container's part": (part_of_a_hierarchy(), 2.5),
+    "whole names are compared": (other_name_with_the_same_beginning(), None),
+    "a mount point with a space": (mount_point_with_a_space(), 0.5),
+}
 
 
 @on_linux
-def test_mount_point_with_a_space(tmp_path: Path) -> None:
-    mountinfo = V2_MOUNT.replace("/sys/fs/cgroup ", r"/sys/fs/my\040groups ")
-    files = v2_tree("/", {}, mountinfo) | {"sys/fs/my groups/cpu.max": "50000 100000"}
-    assert describe(write_tree(tmp_path, files)).cpu_quota == 0.5
+@pytest.mark.parametrize(("files", "quota"), QUOTAS.values(), ids=QUOTAS)
+def test_quotas_of_control_groups(
+    tmp_path: Path, files: dict[str, str], quota: float | None
+) -> None:
+    assert describe(write_tree(tmp_path, files)).cpu_quota == quota
 
 
 @on_linux
