@@ -24,9 +24,9 @@ from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
 
 NUM_BOOT_ID_BYTES = 8
-_REQUEST_ID, _START, _END = attrgetter("request_id"), attrgetter("start"), attrgetter("end")
-_FLOPS, _NUM_LOGITS = attrgetter("flops"), attrgetter("num_logits")
-_HAS_OUTPUT, _NUM_RECOMPUTED = attrgetter("has_output"), attrgetter("num_recomputed")
+_COLUMNS = attrgetter(
+    "request_id", "start", "end", "num_recomputed", "num_logits", "has_output", "flops"
+)
 
 
 class Ceilings(Struct, frozen=True):
@@ -178,7 +178,7 @@ class StepCosts:
         budget: int,
         ceilings: Ceilings | None,
     ) -> None:
-        self._weights = weights
+        self._weight_bytes = weights.num_bytes(with_head=False), weights.num_bytes(with_head=True)
         self._position_bytes = plan.bytes_per_position
         self._kv_bytes = formulas.KVBytes(model_config, self._position_bytes)
         self._budget = budget
@@ -189,11 +189,13 @@ class StepCosts:
     ) -> tuple[events.Step]:
         """The event of a step that has ended and read `expert_bytes` of experts' weights, after one that ended at
         `last`, seconds."""
-        starts, ends = tuple(map(_START, works)), tuple(map(_END, works))
-        flops = sum(map(_FLOPS, works))
-        weight_bytes = self._weights.num_bytes(any(map(_NUM_LOGITS, works))) + expert_bytes
+        ids, starts, ends, recomputed, logits, outputs, flops_each = zip(
+            *map(_COLUMNS, works), strict=True
+        )
+        flops, num_tokens = sum(flops_each), sum(ends) - sum(starts)
+        weight_bytes = self._weight_bytes[any(logits)] + expert_bytes
         kv_bytes = self._kv_bytes.of_step(starts, ends)
-        kv_write_bytes = (sum(ends) - sum(starts)) * self._position_bytes
+        kv_write_bytes = num_tokens * self._position_bytes
         bound: Literal["compute", "memory"] | None = None
         predicted = None
         if self._ceilings is not None:
@@ -203,9 +205,12 @@ class StepCosts:
             predicted = round(max(compute, memory) * 1e6)
         started, scheduled, executed = times.started, times.scheduled, times.executed
         sampled = times.sampled
+        kind: Literal["prefill", "decode", "mixed"] = "decode"
+        if any(recomputed) or not all(outputs):
+            kind = "mixed" if any(work.is_decoding for work in works) else "prefill"
         step = events.Step(
-            _kind(works),
-            tuple(zip(map(_REQUEST_ID, works), map(sub, ends, starts), ends, strict=True)),
+            kind,
+            tuple(zip(ids, map(sub, ends, starts), ends, strict=True)),
             self._budget,
             sched_us=round((scheduled - started) * 1e6),
             fwd_us=round((executed - scheduled) * 1e6),
@@ -221,9 +226,3 @@ class StepCosts:
             draft_us=round(times.drafting * 1e6) or None,
         )
         return (step,)
-
-
-def _kind(works: Sequence[Work]) -> Literal["prefill", "decode", "mixed"]:
-    if all(map(_HAS_OUTPUT, works)) and not any(map(_NUM_RECOMPUTED, works)):
-        return "decode"
-    return "mixed" if any(work.is_decoding for work in works) else "prefill"

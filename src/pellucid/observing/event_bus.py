@@ -27,6 +27,9 @@ OF_TOKENS = (Token, TokenText)
 Note: TypeAlias = tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]
 MAX_PENDING = 1024  # times that events wait for a reader: some hundreds of steps
 PAY_SECONDS = 0.01  # between two payments of what events have cost
+# About what the engine's thread takes to keep what an event is made of: 50 to 60 bytecodes, whose code and data a step
+# has driven out of the caches. No clock measures it.
+KEPT_SECONDS = 3e-6
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +133,7 @@ class EventBus:
         self._unpaid = 0.0  # seconds, since `observed`
         self._budget = ObservationBudget(self._start)
         self._pays_at = self._start
+        self._may_observe = False
 
     @property
     def last_seq(self) -> int:
@@ -160,7 +164,8 @@ class EventBus:
             self._pays_at = now + PAY_SECONDS
             paid, self._unpaid = self._unpaid, 0.0
             self._budget.pay(now, paid)
-        return self._level >= Level.TOKEN or not self._budget.is_used_up
+            self._may_observe = self._level >= Level.TOKEN or not self._budget.is_used_up
+        return self._may_observe
 
     def observed(self, request_ids: Iterable[str]) -> set[str]:
         """The generations of a step whose next token is to be observed: at level `TOKEN` each one that is watched, at
@@ -299,6 +304,7 @@ class EventBus:
             if not self._pending:
                 return
             started = self._clock()
+            self._unpaid += KEPT_SECONDS * len(self._pending)
             while self._pending:
                 self._hand_out(self._make_pending())
             self.spend(self._clock() - started)
@@ -306,14 +312,15 @@ class EventBus:
     def _make_pending(self) -> list[EventRecord]:
         records: list[EventRecord] = []
         start, last_us, number = self._start, self._last_us, self._num_emitted
-        pending = self._pending
-        while pending:
-            time, step, make, arguments = pending.popleft()
-            t_us = round((time - start) * 1e6)
-            # Threads may be out of turn.
-            last_us = t_us = max(last_us, t_us)
+        take, add, stamped = self._pending.popleft, records.append, None
+        while self._pending:
+            time, step, make, arguments = take()
+            if time != stamped:
+                stamped, t_us = time, round((time - start) * 1e6)
+                if t_us > last_us:  # threads may be out of turn
+                    last_us = t_us
             for event in make(*arguments):
-                records.append(EventRecord(number, t_us, step, event))
+                add(EventRecord(number, last_us, step, event))
                 number += 1
         self._last_us, self._num_emitted = last_us, number
         return records
@@ -352,6 +359,7 @@ class EventBus:
             self._level, self.tokens_of = wanted.level, wanted.tokens_of
         self.wants_steps, self.wants_tokens = self.wants(Level.STEP), self.wants(Level.TEXT)
         self.version += 1
+        self._pays_at = self._start  # asks the budget anew
         # Whether all who want events above `Level.STAT` can wait.
         can_wait = all(each.can_wait or each.level == Level.STAT for each in interests)
         self.keep = self._pending.append if can_wait else self._keep_and_flush

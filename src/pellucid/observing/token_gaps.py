@@ -21,7 +21,7 @@ class TokenGaps:
         """Microseconds since the token before, of each of the requests that a step has given tokens at `now`, in
         seconds; None: it is the first."""
         if request_ids == self._latest:
-            gap_us = to_us(now - self._now)
+            gap_us = round((now - self._now) * 1e6)
             self._now = now
             return [gap_us] * len(request_ids)
         self._merge()

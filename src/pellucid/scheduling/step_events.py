@@ -76,18 +76,18 @@ class StepEvents:
             changes: of blocks; None: none but the slots that were filled. Slots that are filled by requests with
                 drafts, some of which are given back, are among them.
         """
-        self.count(output, taken, ended, now)
-        rows, groups, num_filled = self._fills(output, left_out)
+        starts = tuple(map(_START, output.scheduled))
+        self._count(output, starts, taken, ended, now)
+        rows, groups, num_filled = self._fills(output, starts, left_out)
         if changes is not None:
             return self._blocks(rows, groups, changes, num_filled)
         return self._kv(rows, groups, self._num_wasted - num_filled) if rows else ()
 
     def _fills(
-        self, output: SchedulerOutput, left_out: Collection[str]
+        self, output: SchedulerOutput, starts: Sequence[int], left_out: Collection[str]
     ) -> tuple[Sequence[BlockOpRow], Sequence[int], int]:
         """The rows of slots that a step has filled, the group of each, and how many slots these are."""
         scheduled, tables, size = output.scheduled, output.block_tables, self._block_size
-        starts = tuple(map(_START, scheduled))
         num_tokens = sum(map(_END, scheduled)) - sum(starts)
         is_plain = (
             num_tokens == len(scheduled) and not left_out and not any(map(_NUM_DRAFTS, scheduled))
@@ -168,14 +168,27 @@ class StepEvents:
             ended: the ids of requests that have ended since the step before.
             now: when they were sampled, seconds.
         """
+        starts = tuple(map(_START, output.scheduled))
+        return self._count(output, starts, taken, ended, now)
+
+    def _count(
+        self,
+        output: SchedulerOutput,
+        starts: Sequence[int],
+        taken: Mapping[str, Taken],
+        ended: Sequence[str],
+        now: float,
+    ) -> Iterable[Event]:
         scheduled = output.scheduled
-        if any(map(lt, map(_START, scheduled), map(_NUM_PROMPT, scheduled))):
+        if any(map(lt, starts, map(_NUM_PROMPT, scheduled))):
             for each in scheduled:
                 first = each.start + each.num_recomputed_tokens
                 self._num_prompt_positions += max(0, min(each.end, each.num_prompt_tokens) - first)
         self._num_output_tokens += sum(map(len, map(_TOKEN_IDS, taken.values())))
         gaps_us = self._gaps.advance(tuple(taken), now)
-        self._gaps_us += [gap_us for gap_us in gaps_us if gap_us is not None]
+        if None in gaps_us:
+            gaps_us = [gap_us for gap_us in gaps_us if gap_us is not None]
+        self._gaps_us += gaps_us
         return self.forget(ended) if ended else ()
 
     def forget(self, ended: Sequence[str]) -> Iterable[Event]:
