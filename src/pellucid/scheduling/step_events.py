@@ -186,9 +186,7 @@ class StepEvents:
                 self._num_prompt_positions += max(0, min(each.end, each.num_prompt_tokens) - first)
         self._num_output_tokens += sum(map(len, map(_TOKEN_IDS, taken.values())))
         gaps_us = self._gaps.advance(tuple(taken), now)
-        if None in gaps_us:
-            gaps_us = [gap_us for gap_us in gaps_us if gap_us is not None]
-        self._gaps_us += gaps_us
+        self._gaps_us += [gap_us for gap_us in gaps_us if gap_us is not None]
         return self.forget(ended) if ended else ()
 
     def forget(self, ended: Sequence[str]) -> Iterable[Event]:
