@@ -19,7 +19,7 @@ const session = createSession();
 
 function App() {
   const { route, cursor, settings } = session;
-  const { view } = route.now.value;
+  const { view, params } = route.now.value;
   const known = VIEWS.some(([name]) => name === view) ? view : "generate";
   useKeys("page", [
     ...VIEWS.map(([name, title], index) => ({ keys: [String(index + 1)], says: title, run: () => route.go(name) })),
@@ -35,7 +35,8 @@ function App() {
   useLayoutEffect(() => listenToKeys(settings.shortcuts), []);
   useLayoutEffect(() => {
     document.title = `${VIEWS.find(([name]) => name === known)?.[1]} · pellucid`;
-  }, [known]);
+    scrollTo(0, 0);
+  }, [known, params.step]);
   return html`
     <a class="skip" href="#main" onClick=${skipToMain}>to the view</a>
     <${Header} view=${known} />
@@ -143,7 +144,7 @@ function Notice() {
   if (status === "ended" && source.message.value) return html`<p class="notice"><b>The recording is not whole.</b> ${source.message.value}</p>`;
   if (status === "lost") {
     return html`<p class="notice">
-      <b>The server does not answer.</b> What it told so far stays here; the page goes on when it is back.
+      <b>The server does not answer.</b> The page goes on when it is back.
     </p>`;
   }
   if (source.before.value !== "none") {
@@ -156,8 +157,7 @@ function Notice() {
   }
   if (store.missed > 0) {
     return html`<p class="notice calm">
-      <b>${store.missed} events were missed</b> because they came faster than this page read them. A snapshot has put blocks and
-      requests right.
+      <b>Events missed: ${count(store.missed)}.</b> They came faster than this page read. A snapshot has put blocks and requests right.
     </p>`;
   }
   return null;

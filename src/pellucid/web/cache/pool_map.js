@@ -114,7 +114,7 @@ export function PoolMap({ session, asTable }) {
       ctx.strokeRect((chosen % columns) * size - 0.5, Math.floor(chosen / columns) * size - 0.5, cell + 1, cell + 1);
     }
   };
-  const owners = [...pool.tables].filter(([, blocks]) => blocks.length > 0).sort(([a], [b]) => a - b).map(([number]) => store.byNumber[number]).filter(Boolean);
+  const owners = [...pool.tables].filter(([, blocks]) => blocks.some((block) => block >= 0)).sort(([a], [b]) => a - b).map(([number]) => store.byNumber[number]).filter(Boolean);
   const label = `${counted(pool.numBlocks)} blocks: ${counted(counts.used)} owned, ${counted(counts.cached)} kept for later, ${counted(counts.free)} free.`;
   const about = `${several(pool.numBlocks, "block")} of ${several(kv.block_tok, "token")}, ${inBytes(kv.block_bytes)} each`;
   return html`<${Panel} title="The block pool" about=${about}

@@ -54,7 +54,7 @@ export function take(run, event) {
 }
 
 /** From the shortest run of an arm to the longest. @param {Arm} arm */
-export const spreadOf = ({ runsUs }) => `${inTime(Math.min(...runsUs))} – ${inTime(Math.max(...runsUs))}`;
+export const spreadOf = ({ runsUs }) => [...new Set([Math.min(...runsUs), Math.max(...runsUs)])].map(inTime).join(" – ");
 
 /** Whether a run of each of two arms took longer than one of the other. @param {Arm[]} arms */
 export const isNoise = (...[{ runsUs: one }, { runsUs: two }]) => Math.max(...one) >= Math.min(...two) && Math.max(...two) >= Math.min(...one);

@@ -150,7 +150,7 @@ export function Blocks({ session, focus, read }) {
   }
   const cached = store.cachedCount(request, seq) ?? 0;
   const perToken = kv.block_bytes / kv.block_tok;
-  const about = html`${table.length || kept.length || "none"} of ${kv.n_blocks} blocks of ${kv.block_tok} tokens · ${inBytes(cached * perToken)}<${Badge}
+  const about = html`${table.length || kept.length || "none"} of ${counted(kv.n_blocks)} blocks of ${kv.block_tok} tokens · ${inBytes(cached * perToken)}<${Badge}
     of="bytes in the cache" kind="C" formula=${BYTES} inputs=${{ n: cached, "B / s": perToken }}
     note="Keys and values of all layers, scales included, as the engine allocates them." />`;
   return html`<${Panel} title="Its memory" about=${about} actions=${html`<button class="quiet" onClick=${() => route.go("cache")}>the pool</button>`}>

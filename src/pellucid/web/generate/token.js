@@ -83,7 +83,7 @@ function Candidates({ session, token, focus, listed, rest, restFinal, others }) 
   let isFirstOther = true;
   return html`<table class="candidates">
     <caption class="spoken">The likeliest tokens: by the model, and after sampling</caption>
-    <thead><tr><th scope="col">token</th><th scope="col" class="wide">after sampling · <span class="faint">by the model</span></th><th class="number" scope="col">drawn with</th><th class="number" scope="col">model</th><th><span class="spoken">fork</span></th></tr></thead>
+    <thead><tr><th scope="col">token</th><th scope="col" class="wide">after sampling, model</th><th class="number" scope="col">drawn with</th><th class="number" scope="col">model</th><th><span class="spoken">fork</span></th></tr></thead>
     <tbody>
       ${listed.map((each) => {
         const isChosen = each.id === token.id;

@@ -52,7 +52,7 @@ export const attention = {
   },
   text: html`<p>
       How it is done: each token has three rows of numbers. Its <b>query</b> says what it looks for. Its <b>key</b> says what it is. Its <b>value</b> is what it has to tell. The
-      query of the newest token is multiplied with the key of each token before it: a large product is a good fit. <b>Softmax</b> turns the products into weights
+      query of the newest token is multiplied with the key of each token before it: a large product is a good fit (the root in the formula only keeps products small). <b>Softmax</b> turns the products into weights
       that add up to 1. What comes out is the values, mixed by these weights.
     </p>
     <p>One such look is a <b>head</b>. A <b>layer</b> has several heads, and a model has many layers on top of each other. Nobody can look at a token that is not written yet, so half of
@@ -146,8 +146,9 @@ function Head({ result, shown }) {
   };
   return html`<div class="head-picture">
     <figure>
-      <figcaption>Weights <span class="dim">of layer ${result.layer}, head ${result.head}</span>
+      <figcaption>Weights <span class="dim">who reads whom</span>
         <button class="quiet" aria-pressed=${asTable.value} onClick=${() => (asTable.value = !asTable.value)}>${asTable.value ? "picture" : "table"}</button></figcaption>
+      <p class="small dim">A row is a token that looks, a column one that is read. The deeper the colour, the more.</p>
       <${Picture}
         label=${`Attention of one head: ${size} tokens, each reads itself and those before it.`}
         draw=${draw}
@@ -171,7 +172,7 @@ function Head({ result, shown }) {
           rows: () => result.weights.map((/** @type {number[]} */ weights, /** @type {number} */ index) => [legible(result.tokens[index]), ...result.tokens.map((/** @type {string} */ _, /** @type {number} */ at) => (at > index ? "–" : percent(weights[at])))]),
         }}
       />
-      <p class="small dim">Row: a token that looks. Column: a token that is read. Dots: masked. Point at a cell, or go there with the arrow keys.</p>
+      <p class="small dim">Dots: not written yet. Point at a cell, or go there with the arrow keys. This is head ${result.head} of layer ${result.layer}.</p>
     </figure>
     <${Formula} result=${result} row=${row} column=${column} />
   </div>`;
@@ -189,7 +190,7 @@ function Formula({ result, row, column }) {
   return html`<div class="head-formula">
     <p class="formula-line mono">softmax(<b class="of-q">q</b>·<b class="of-k">K</b>ᵀ / √${query.length})·<b class="of-v">V</b></p>
     <table>
-      <caption>of <q class="mono">${legible(result.tokens[row])}</q>, ${query.length} numbers a row</caption>
+      <caption>How the weights of <q class="mono">${legible(result.tokens[row])}</q> come about: part 3 explains it</caption>
       <thead><tr><th scope="col">reads</th><th scope="col" class="of-k">key</th><th scope="col" class="number">fit</th><th scope="col" class="wide">weight</th><th scope="col" class="of-v">value</th></tr></thead>
       <tbody>
         <tr class="apart"><th scope="row" class="of-q">query</th><td colspan="4"><${Numbers} row=${query} says="query" /></td></tr>

@@ -47,7 +47,7 @@ export const keysValues = {
     const rounded = (/** @type {number[][]} */ rows) => rows.map((row) => row.map((value) => Number(value.toPrecision(3))));
     return {
       block: own.block, tokens: block.texts, k: rounded(block.k), v: rounded(block.v), layers: block.n_layers, heads: block.n_kv,
-      headDim: block.head_dim, dtype: block.dtype,
+      headDim: block.head_dim,
     };
   },
   Show: ({ result, plays, onEnd }) => html`<${Film} frames=${result.tokens.length} plays=${plays} onEnd=${onEnd} lasts=${() => 160}
@@ -55,7 +55,7 @@ export const keysValues = {
     ${(/** @type {number} */ frame) => html`<div class="two-strips">
       <${Strip} title="Keys" rows=${result.k} result=${result} shown=${frame} /><${Strip} title="Values" rows=${result.v} result=${result} shown=${frame} />
     </div>
-    <p class="dim small">block ${result.block}, layer 0, head 0, ${result.dtype}: a row each token, ${result.headDim} numbers; teal above zero, amber below. All ${result.layers} layers and ${result.heads} kv-heads are counted above.</p>`}
+    <p class="dim small">block ${result.block}, layer 0, head 0: a row each token, ${result.headDim} numbers; teal above zero, amber below. All ${result.layers} layers and ${result.heads} heads are counted above.</p>`}
   <//>`,
   check: {
     ask: "Some tokens of a text say much, as a name does; others little, as “a” does. Which of them leave more numbers in the cache?",
@@ -116,17 +116,17 @@ export const memory = {
   took: (result) => `${result.hit} of ${result.promptTok} prompt tokens found, ${result.shared} blocks shared, ${result.fresh} new`,
   title: "Memory in blocks",
   points: ["The pool is cut into blocks of equal size.", "A full block can be shared by texts that begin alike.", "When blocks run out, somebody is preempted."],
-  scene: html`<p>The cache lies in <b>blocks</b> of equal size, and a text takes one more when its last is full. Two people send texts that begin with the same long story and end differently. The first one
-      has been answered; then the second one comes.</p>`,
+  scene: html`<p>The cache lies in <b>blocks</b> of equal size, and a text takes one more when its last is full. Two people send texts (two <b>requests</b>) that begin with the same long story and end
+      differently. The first one has been answered; then the second one comes.</p>`,
   predict: {
     ask: "What must be computed for the second text?",
     options: [["all", "all of it: it is another text"], ["end", "only the part from where it differs, and a little before"], ["none", "nothing"]],
     answer: (result) => (result.hit === 0 ? "all" : result.hit < result.promptTok ? "end" : "none"),
     explain: (result) => html`Of its ${result.promptTok} tokens ${result.hit} were found in the cache. It shares <b>${several(result.shared, "block")}</b> and takes <b>${result.fresh}</b> new: only full blocks can be
-      shared, so it computes from the last whole block on.`,
+      shared, so it computes from the end of the last one on.`,
   },
   text: html`<p>
-      Nobody knows how long an answer will be. So the cache is not one long strip for each request but a pool of blocks: this is <b>paged attention</b>. A request wastes less than a block. A full block is
+      Nobody knows how long an answer will be. So the cache is not one long strip for each request but a <b>pool</b> of blocks: this is <b>paged attention</b>. A request wastes less than a block. A full block is
       ${" "}<b>sealed</b> under a fingerprint of its text (a <b>hash</b>): a prompt that begins alike finds it and shares it. If no block is left, the engine <b>preempts</b> a request: it gives its blocks up, and computes them
       again later.
     </p>`,
@@ -155,7 +155,7 @@ export const memory = {
     const kv = store.hello.kv;
     return {
       promptTok: second.promptTok, hit: request.prefix?.hit_tok ?? 0, shared, fresh, table, blockTok: kv.block_tok, blockBytes: kv.block_bytes,
-      numBlocks: kv.n_blocks, cached: second.promptTok + second.output.length - 1, hue: request.hue, name: request.name,
+      numBlocks: kv.n_blocks, cached: second.promptTok + second.output.length - 1, hue: request.hue, texts: [...second.prompt, ...second.output],
     };
   },
   Show: ({ result, plays, onEnd }) => {
@@ -163,13 +163,15 @@ export const memory = {
     const from = result.shared * result.blockTok;
     return html`<${Film} frames=${result.cached - from + 1} plays=${plays} onEnd=${onEnd} lasts=${(/** @type {number} */ frame) => (frame < 2 ? 1200 : 240)}
       says=${(/** @type {number} */ frame) => `${frame === 0 ? 0 : from + frame - 1} of ${several(result.cached, "token")}`}>
-      ${(/** @type {number} */ frame) => html`<p class="dim small">The second request's blocks, in the order of its text</p>
-        <ol class="blocks large" style=${{ "--c": hueVariable(result) }}>
+      ${(/** @type {number} */ frame) => html`<p class="dim small">The second text in its blocks, of ${result.blockTok} tokens each</p>
+        <ol class="filling" style=${{ "--c": hueVariable(result) }}>
           ${result.table.map((/** @type {any} */ { block, isShared }, /** @type {number} */ index) => {
             const tokens = frame === 0 ? 0 : Math.max(0, Math.min(result.blockTok, from + frame - 1 - index * result.blockTok));
-            const says = `block ${block}, ${isShared ? "shared with the first text" : "computed for this text"}: ${tokens} of ${result.blockTok} tokens`;
-            return html`<li key=${block} class=${isShared && frame > 0 ? "shared sealed" : ""} data-tip=${says} aria-label=${says}>
-              <i style=${{ height: `${(100 * tokens) / result.blockTok}%` }}></i><span>${isShared ? "shared" : "new"}</span></li>`;
+            const [start, end] = [index * result.blockTok, index * result.blockTok + tokens];
+            return html`<li key=${block}>
+              <b>${isShared ? "shared" : "new"}</b> <span class="small dim">block ${block}: ${tokens} of ${result.blockTok}</span>
+              <i style=${{ width: `${(100 * tokens) / result.blockTok}%` }}></i>
+              <p class="mono small">${result.texts.slice(start, end).join("")}<span class="to-come">${result.texts.slice(end, Math.min(result.cached, start + result.blockTok)).join("")}</span></p></li>`;
           })}
         </ol>`}
     <//>`;

@@ -21,19 +21,19 @@ export const choosing = {
   isAboutMeaning: true,
   took: ({ tokens: [{ text, candidates }], vocab }) => `${legible(text)} with ${percent(candidates[0][1])}, of ${count(vocab)} tokens`,
   title: "How a word is chosen",
-  points: ["Every token of the vocabulary gets a probability.", "Greedy takes the likeliest; sampling draws.", "Then the longer text is looked at again."],
+  points: ["Every token that the model knows gets a probability.", "Greedy takes the likeliest; sampling draws.", "Then the longer text is looked at again."],
   scene: html`<p>A model reads “${PROMPT}” and weighs every token that it knows: how likely is it that this one comes next?</p>`,
   predict: {
     ask: "Which of these will it find likeliest?",
     options: [...GUESSES.map((guess) => /** @type {[string, string]} */ ([guess, guess])), ["another", "something else"]],
     answer: ({ tokens: [{ candidates }] }) => (GUESSES.includes(candidates[0][0].trim()) ? candidates[0][0].trim() : "another"),
-    explain: ({ tokens: [{ candidates }], vocab }) => html`<q class="mono">${legible(candidates[0][0])}</q> has ${percent(candidates[0][1])}, then come <q class="mono">${legible(candidates[1][0])}</q> with
-      ${" "}${percent(candidates[1][1])} and <q class="mono">${legible(candidates[2][0])}</q>. All ${count(vocab)} tokens share the rest.`,
+    explain: ({ tokens: [{ candidates }], vocab }) => html`At its place, token 1 of the film, <q class="mono">${legible(candidates[0][0])}</q> has ${percent(candidates[0][1])}, then come <q class="mono">${legible(candidates[1][0])}</q> with
+      ${" "}${percent(candidates[1][1])} and <q class="mono">${legible(candidates[2][0])}</q>. The other ${count(vocab - 3)} tokens share the rest.`,
   },
   text: html`<p>
       A model does not know facts as a book does. It has read so much text that it can say what comes next. The token that is taken is appended to the text, and the model weighs all
       tokens again: this is how whole sentences come about. If always the likeliest is taken, that is <b>greedy</b>. If one is drawn, as from a bag in which likely tokens lie many
-      times, that is <b>sampling</b>, and the <b>temperature</b> says how adventurous the draw is.
+      times, that is <b>sampling</b>, and the <b>temperature</b> says how adventurous the draw is: at 0 it is greedy.
     </p>`,
   goOn: ["generate", "shows the candidates for each token of a text, and lets you take another one."],
   action: "Run it on this engine",

@@ -1,7 +1,7 @@
 // @ts-check
 // A run as a film: it plays token by token, a counter says where it is, and a scrubber goes to any place of it.
 
-import { html, useEffect, useSignal } from "../html.js";
+import { html, useEffect, useRef, useSignal } from "../html.js";
 
 const EACH_MS = 420;
 
@@ -18,6 +18,11 @@ export function Film({ frames, says, plays, onEnd, lasts = () => EACH_MS, childr
   const isStill = !plays || matchMedia("(prefers-reduced-motion: reduce)").matches;
   const frame = useSignal(isStill ? frames : 0);
   const isPlaying = useSignal(!isStill);
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  // A run that somebody asked for must be seen, without a search for it.
+  useEffect(() => {
+    if (plays) box.current?.scrollIntoView({ block: "nearest", behavior: isStill ? "auto" : "smooth" });
+  }, []);
   useEffect(() => {
     if (frame.value >= frames) {
       isPlaying.value = false;
@@ -32,7 +37,7 @@ export function Film({ frames, says, plays, onEnd, lasts = () => EACH_MS, childr
     isPlaying.value = !isPlaying.value;
   };
   const told = says(frame.value);
-  return html`<div class="film">
+  return html`<div class="film" ref=${box}>
     <div class="film-bar">
       <button type="button" onClick=${play}>${isPlaying.value ? "Hold" : frame.value < frames ? "Play" : "Play again"}</button>
       <input

@@ -1,7 +1,7 @@
 // @ts-check
 // The frame of a step: guess, see the run, understand it, check, and the grades; and how a step runs a text. The guess comes before the run and cannot be changed after it.
 
-import { effect, html, useSignal } from "../html.js";
+import { effect, html, useEffect, useRef, useSignal } from "../html.js";
 import { median } from "../parts/numbers.js";
 import { Panel, submits } from "../parts/panel.js";
 import { messageOf } from "../state/api.js";
@@ -52,6 +52,11 @@ export function StepFrame({ session, step, number, progress, recorded, whenRead,
     else problem.value = "there is no engine here, and no recorded run";
   };
   const isDone = checked !== undefined;
+  const end = useRef(/** @type {HTMLElement | null} */ (null));
+  const isAsked = useRef(!isDone);
+  useEffect(() => {
+    if (isDone && isAsked.current) end.current?.scrollIntoView({ block: "nearest" });
+  }, [isDone]);
   const isRun = result !== undefined && predicted !== undefined;
   return html`<${Panel} title=${html`<span class="faint">${number}</span> ${step.title}`}>
     <div class="lesson">
@@ -80,7 +85,7 @@ export function StepFrame({ session, step, number, progress, recorded, whenRead,
       </div>
       <${Ask} phase="4 check" question=${step.check} given=${checked} result=${result} onGive=${(/** @type {string} */ given) => onChange({ checked: given })} />`}
       ${isDone && isRun && html`<${Verdict} question=${step.check} result=${result} given=${checked} what="Your answer" />`}
-      ${isDone && isRun && html`<p class="go-on"><button class="primary" onClick=${onNext}>Next step</button>
+      ${isDone && isRun && html`<p class="go-on" ref=${end}><button class="primary" onClick=${onNext}>Next step</button>
         <a href=${`#${step.goOn[0]}`}>${step.goOn[0][0].toUpperCase()}${step.goOn[0].slice(1)}</a> <span class="dim">${step.goOn[1]}</span></p>`}
     </div>
   <//>`;
@@ -104,8 +109,8 @@ function Verdict({ question, result, given, what }) {
   const { isRight, answer } = grade(question, result, given);
   const label = (/** @type {string} */ key) => question.options.find(([each]) => each === key)?.[1] ?? key;
   return html`<p class=${`why verdict ${isRight ? "right" : ""}`} role="status">
-    <b>${isRight ? "Right." : `Not quite: it is ${label(answer)}.`}</b>
-    <span class="faint"> ${what}: ${label(given)}. </span>${question.explain(result)}
+    <b>${isRight ? `Right: ${label(given)}.` : `Not quite. The answer: ${label(answer)}.`}</b>
+    ${!isRight && html`<span class="faint"> ${what}: ${label(given)}.</span>`} ${question.explain(result)}
   </p>`;
 }
 

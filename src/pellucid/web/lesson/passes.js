@@ -14,7 +14,6 @@ import { Pieces } from "./pieces.js";
 
 const PROMPT = "Once upon a time there was a girl called Mia. She had a red kite and a small dog. One day the wind was strong and";
 const TOKENS = 12;
-const BLOCK_SHOWN = 16; // tokens of a block in the picture
 const FRAME_MS = 380; // of a decode step, slowed down
 const LONGEST_MS = 4000;
 
@@ -48,7 +47,7 @@ const stepOf = (/** @type {any} */ { steps }) => median(steps.slice(1).map((/** 
 export const oneToken = {
   id: "one-token",
   took: (result) => `${cached(result)} tokens in the cache: prefill ${inTime(result.steps[0].us)}, then ${inTime(stepOf(result))} a token`,
-  title: "One token at a time",
+  title: "One piece at a time",
   points: ["A model writes one token per pass.", "The prompt passes once, together: prefill.", "Each further token passes alone: decode."],
   Opening: Pieces,
   scene: html`<p>Now the engine gets the beginning of a story, the <b>prompt</b>, and writes ${TOKENS} more tokens, one after the other.</p>
@@ -61,15 +60,16 @@ export const oneToken = {
       const at = steps.findIndex((/** @type {any} */ { us }) => us === most);
       return at === 0 ? "first" : at === 1 ? "second" : at === steps.length - 1 ? "last" : most > 1.5 * stepOf({ steps }) ? "another" : "alike";
     },
-    explain: (result) => html`The first took ${inTime(result.steps[0].us)}, the others ${inTime(stepOf(result))} each. Before the first token, all <b>${result.promptTok}</b> tokens of the story had to pass
-      the model. Before the second one, <b>one</b> token had to: the newest. The others were kept.`,
+    explain: (result) => html`The first took ${inTime(result.steps[0].us)}, the others about ${inTime(stepOf(result))} each. Before the first token, all <b>${result.promptTok}</b> tokens of the story had to pass
+      through the model. Before the second one, <b>one</b> token had to: the newest. The others were kept.`,
   },
   text: html`<p>
       A language model does one thing: it looks at the tokens of a text and says how likely each token that it knows comes next. One is taken and appended, and the model looks
-      again. Each such look is a <b>pass</b>. The first pass takes the whole prompt together: <b>prefill</b>. Each later pass takes the newest token alone: <b>decode</b>. What the model
-      has worked out about all the others waits in memory, in the <b>KV cache</b>, which is kept in <b>blocks</b>: pieces of equal size. So the second word comes sooner than the first.
+      again. Each such look is a <b>pass</b>: tokens go through all of the model's calculations once. The first pass takes the whole prompt together: <b>prefill</b>. Each later pass takes the
+      newest token alone: <b>decode</b>. What the model has worked out about all the others waits in memory, in the <b>KV cache</b>. So the second word comes sooner than the first.
     </p>
-    <p>The counter of cached tokens climbs by one each time. The newest token is not in the cache yet: it goes in when it passes.</p>`,
+    <p>The cache is kept in <b>blocks</b>: pieces of memory, each with room for the same number of tokens. In the picture a square is a token, and a group of squares is a block. The newest token
+      goes in when it passes.</p>`,
   goOn: ["timeline", "shows these steps on one axis, and where the time of each went."],
   action: `Write ${TOKENS} tokens`,
   /** The arm with a cache of a comparison: an engine that makes no drafts, whatever the server's does. */
@@ -77,7 +77,7 @@ export const oneToken = {
     const run = await compareCaches(session, PROMPT, TOKENS);
     const { passed, stepUs, texts } = run.arms[0];
     const steps = passed.map((ctx, row) => ({ q: ctx - (passed[row - 1] ?? 0), ctx, us: stepUs[row], made: [texts[row]] }));
-    return { promptTok: run.promptTok, prompt: run.prompt, output: texts, steps };
+    return { promptTok: run.promptTok, prompt: run.prompt, output: texts, steps, blockTok: session.store.hello.kv.block_tok };
   },
   Show: ({ result, plays, onEnd }) => {
     const slower = Math.min((FRAME_MS * 1000) / stepOf(result), (LONGEST_MS * 1000) / Math.max(...result.steps.map((/** @type {any} */ { us }) => us)));
@@ -114,24 +114,25 @@ export const oneToken = {
 function Passes({ result, frame }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const texts = [...result.prompt, ...result.output];
-  const { promptTok, steps } = result;
+  const { promptTok, steps, blockTok } = result;
   const isOver = frame === steps.length;
   const done = frame === 0 ? 0 : steps[frame - 1].ctx;
   const { canvas, tall } = useCanvas({
     box,
     inputs: [result, frame],
-    height: (width) => layoutOf(texts, BLOCK_SHOWN, width).height,
-    draw: (surface) => drawSignature(surface, layoutOf(texts, BLOCK_SHOWN, surface.width), {
+    height: (width) => layoutOf(texts, blockTok, width).height,
+    draw: (surface) => drawSignature(surface, layoutOf(texts, blockTok, surface.width), {
       promptTok, shown: promptTok + frame, cached: done, odds: () => 0.5, passing: isOver ? [0, 0] : [done, steps[frame].ctx],
     }),
   });
   const says = isOver
-    ? html`<b>Done.</b> ${several(steps.length, "token")}, ${several(steps.length, "pass").replace("passs", "passes")}. ${count(cached(result))} tokens in the cache = ${promptTok} + ${steps.length} − 1.`
+    ? html`<b>Done.</b> ${several(steps.length, "token")}, a pass each. ${count(cached(result))} tokens in the cache = ${promptTok} + ${steps.length} − 1: the newest has not passed yet.`
     : frame === 0
-      ? html`<b>Prefill.</b> ${promptTok} tokens pass together: the underlined ones.`
-      : html`<b>Decode.</b> One token passes. The other ${done} are in the cache.`;
+      ? html`<b>Prefill.</b> ${promptTok} tokens pass together: the underlined ones. What is worked out about each is kept, a square each.`
+      : html`<b>Decode.</b> One token passes: the underlined one. The other ${done} are in the cache.`;
   return html`<div ref=${box}><canvas ref=${canvas} style=${{ width: "100%", height: `${tall}px` }} role="img" aria-label=${`The text, and ${done} tokens in blocks of the cache.`}></canvas>
-    <p class="says">${says}</p></div>`;
+    <p class="says">${says}</p>
+    ${texts[0].startsWith("<") && html`<p class="small dim"><span class="mono">${texts[0]}</span> is put before each text: it says where it begins.</p>`}</div>`;
 }
 
 const SHORT_PROMPT = "Once upon a time";
@@ -153,7 +154,7 @@ export const withWithout = {
       return last === promptTok + naive.tokens - 1 ? "all" : last === promptTok ? "prompt" : last === 1 ? "newest" : "none";
     },
     explain: (result) => html`Each time the whole text: ${count(result.naive.pass)} tokens passed in all, and with notes ${count(result.cached.pass)}. That is
-      ${" "}${digits(result.naive.pass / result.cached.pass)} times as many <span class="faint">(${formulas.passesNaive.text} against ${formulas.passesCached.text})</span>.`,
+      ${" "}${digits(result.naive.pass / result.cached.pass)} times as many <span class="faint">(${formulas.passesNaive.text} against ${formulas.passesCached.text}, for N tokens of the prompt and T new ones)</span>.`,
   },
   text: html`<p>
       The notes are the keys and values of all earlier tokens: the <b>KV cache</b>. They take memory; nothing else is lost: both ways give the same tokens. Without them the work of each

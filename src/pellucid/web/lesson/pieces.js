@@ -39,6 +39,7 @@ export function Pieces({ session }) {
   const shown = pieces.value.slice(0, MAX_SHOWN);
   const more = pieces.value.length - shown.length;
   return html`<div class="pieces">
+    <p>A <b>language model</b> is a program that has read many texts and goes on with any text, piece by piece. An <b>engine</b> is what runs it. These are the pieces that it sees:</p>
     ${isLive && html`<label>Type anything <input type="text" maxlength="400" spellcheck=${false} value=${text.value} onInput=${(/** @type {any} */ { target }) => (text.value = target.value)} /></label>`}
     <p class="piece-list mono">${shown.map((piece, index) => html`<span class="piece" key=${index} style=${{ "--c": `var(--o${(index % 6) + 1})` }}>${legible(piece.text)}${piece.id !== null && html`<sub>${piece.id}</sub>`}</span>`)}${more > 0 && ` and ${count(more)} more`}</p>
     ${problem.value

@@ -20,7 +20,7 @@ export const speculation = {
   took: (result) => `${result.passes.drafted} passes and not ${result.passes.plain}, ${inTime(result.us.drafted)} and not ${inTime(result.us.plain)}`,
   title: "Guessing ahead",
   points: ["A draft is a cheap guess of the next tokens.", "One pass verifies all guesses together.", "The text stays the same; only the time changes."],
-  scene: html`<p>A pass takes nearly as long for five tokens as for one. So a cheap helper <b>guesses</b> the next four tokens, and the model checks all of them in one pass. Where a guess is not what the
+  scene: html`<p>Most of a short pass goes into reading the model's own numbers, its <b>weights</b>: five tokens take hardly longer than one. So a cheap helper <b>guesses</b> the next four, and the model checks all of them in one pass. Where a guess is not what the
       model would have chosen, the model's own choice stands.</p>`,
   predict: {
     ask: "What happens to the text?",
@@ -29,8 +29,7 @@ export const speculation = {
     explain: (result) => html`No token differs: what the model itself would not choose is thrown away. The ${result.tokens} tokens took <b>${result.passes.drafted}</b> passes and not ${result.passes.plain}.`,
   },
   text: html`<p>
-      This is <b>speculative decoding</b>; the guesses are <b>drafts</b>, and a right one saves a pass. A decode pass spends most of its time reading the model's own numbers, its <b>weights</b>, whether it computes one token or five. Even if all
-      guesses are wrong one token has come out, as always. It pays when guesses are often right and checking is nearly free. Otherwise it costs: the engine measures both.
+      This is <b>speculative decoding</b>; the guesses are <b>drafts</b>, and a right one saves a pass. Even if all guesses are wrong one token has come out, as always. It pays when they are often right and checking is nearly free. Otherwise it costs: the engine measures both.
     </p>`,
   goOn: ["speculate", "shows each round of guesses, for a text of yours."],
   action: "Run it with and without guesses",
@@ -96,7 +95,7 @@ export const speculation = {
 
 const SEATS = 4;
 const LANE_FRAMES = 60;
-const LOAD = { num_requests: 12, concurrency: SEATS, prompt_tokens: "16-48", output_tokens: "8-64", seed: 7, static_batch: SEATS };
+const LOAD = { num_requests: 12, concurrency: SEATS, prompt_tokens: "16-48", output_tokens: "8-64", seed: 46, static_batch: SEATS };
 
 /** @type {Lesson} */
 export const batching = {
@@ -107,8 +106,8 @@ export const batching = {
   scene: html`<p>One pass can compute the next token of many requests: here of ${SEATS} at a time, like ${SEATS} seats in a boat. ${LOAD.num_requests} requests wait. Their answers are between 8 and 64 tokens
       long. <b>Static</b>: the boat comes back when its last passenger is done. <b>Continuous</b>: a seat is taken again as soon as it is free.</p>`,
   predict: {
-    ask: "Who waits longest for nothing?",
-    options: [["static", "static: short answers wait for the longest"], ["continuous", "continuous: somebody always gets in between"], ["alike", "both alike"]],
+    ask: "In which of the two do more seats stay empty?",
+    options: [["static", "static: short answers wait for the longest"], ["continuous", "continuous: each seat waits for somebody"], ["alike", "both alike"]],
     answer: (result) => (result.static.idle > result.continuous.idle ? "static" : result.static.idle === result.continuous.idle ? "alike" : "continuous"),
     explain: (result) => html`With static batches <b>${percent(result.static.idle)}</b> of the seats' time was empty, with continuous ones ${percent(result.continuous.idle)}. All were served after
       ${" "}${inTime(result.static.us)} and ${inTime(result.continuous.us)}.`,
@@ -133,7 +132,7 @@ export const batching = {
       });
       if (!load?.end) throw new Error("the load did not end");
       const rows = /** @type {Load} */ (load).lanes.filter((lane) => lane.state === "done").sort((a, b) => a.sentUs - b.sentUs || a.index - b.index)
-        .map(({ index, tokens, dueUs, sentUs, endUs }) => ({ index, tokens, due: dueUs ?? 0, sent: sentUs, done: endUs }));
+        .map(({ index, tokens, sentUs, endUs }) => ({ index, tokens, sent: sentUs, done: endUs }));
       result[discipline] = { rows, us: Math.max(...rows.map((row) => row.done)), rate: load.end.output_tok_s, idle: emptySeats(load, SEATS) };
     }
     return result;
@@ -150,7 +149,7 @@ export const batching = {
             const share = (/** @type {number} */ us) => `${(Math.min(us, at(frame)) / whole) * 100}%`;
             const width = (/** @type {number} */ from, /** @type {number} */ to) => `${(Math.max(0, Math.min(to, at(frame)) - from) / whole) * 100}%`;
             return html`<div data-tip=${`request ${lane.index}: ${lane.tokens} tokens`} style=${{ "--c": hueVariable(lane.index) }}>
-              <i class="queued" style=${{ left: share(lane.due), width: width(lane.due, lane.sent) }}></i>
+              <i class="queued" style=${{ left: 0, width: share(lane.sent) }}></i>
               <i class="running" style=${{ left: share(lane.sent), width: width(lane.sent, lane.done) }}></i>
             </div>`;
           })}
@@ -169,8 +168,8 @@ export const batching = {
   },
 };
 
-const QUESTION = "What is the capital of Italy?";
-const LONG = 160;
+const QUESTION = "Tell me a story about a dog called Rufus. Was it happy?";
+const LONG = 220;
 
 /** @type {Lesson} */
 export const challenge = {
@@ -178,8 +177,8 @@ export const challenge = {
   took: (result) => `${inTime(result.after.totalUs)} and not ${inTime(result.before.totalUs)}`,
   title: "Challenge: say it shorter",
   points: ["Time is the first token plus one step for each further token.", "The form of the answer decides, not the cap."],
-  scene: html`<p>“${QUESTION}” can be answered by a page or by one word. The engine answers twice: freely, up to ${LONG} tokens, and with the rule that the answer is <q class="mono">Rome</q> or
-      ${" "}<q class="mono">Paris</q>.</p>`,
+  scene: html`<p>“${QUESTION}” can be answered by a page or by one word. The engine answers twice: freely, up to ${LONG} tokens, and with the rule that the answer is <q class="mono">Yes</q> or
+      ${" "}<q class="mono">No</q>.</p>`,
   predict: {
     ask: "You want the answer sooner. What helps most?",
     options: [["shorter", "ask for a shorter answer"], ["question", "ask a shorter question"], ["same", "nothing: the model thinks as long as it thinks"]],
@@ -195,14 +194,14 @@ export const challenge = {
   goOn: ["chat", "shows for each answer why it took so long."],
   action: "Ask both ways",
   async run(session) {
-    const prompt = `Question: ${QUESTION}\nAnswer:`;
-    const fact = (/** @type {RunFact} */ ran) => ({
-      totalUs: ran.totalUs, firstUs: ran.firstUs, eachUs: ran.eachUs, tokens: ran.output.length, text: ran.output.join(""),
-    });
-    // Once before the clock counts, so that both find the prompt alike.
-    await runText(session, "/v1/completions", { prompt, max_tokens: 1, temperature: 0 });
-    const before = fact(await runText(session, "/v1/completions", { prompt, max_tokens: LONG, temperature: 0.8, seed: 1, ignore_eos: true }));
-    const after = fact(await runText(session, "/v1/completions", { prompt, max_tokens: 8, temperature: 0.8, seed: 1, structured_outputs: { choice: [" Rome", " Paris"] } }));
+    const body = { messages: [{ role: "user", content: QUESTION }], temperature: 0.8, seed: 2 };
+    const ask = async (/** @type {any} */ rules) => {
+      const ran = await runText(session, "/v1/chat/completions", { ...body, ...rules });
+      return { totalUs: ran.totalUs, firstUs: ran.firstUs, eachUs: ran.eachUs, tokens: ran.output.length, text: ran.output.join("") };
+    };
+    await ask({ max_tokens: 1 }); // before the clock counts, so that both find the prompt alike
+    const before = await ask({ max_tokens: LONG });
+    const after = await ask({ max_tokens: 8, structured_outputs: { choice: ["Yes", "No"] } });
     return { before, after };
   },
   Show: ({ result, plays, onEnd }) => html`<${Film} frames=${LANE_FRAMES} plays=${plays} onEnd=${onEnd} lasts=${() => 90}

@@ -95,7 +95,7 @@ export const FigureTable = ({ columns, rows }) => html`<table class="figures">
         <th scope="row">${label}</th>
         ${columns.map(({ name, of }) => {
           const shown = value(of);
-          return html`<td class="number">${shown ?? "–"}${shown && html`<${Badge} of=${`${label}, ${name}`} ...${typeof origin === "function" ? origin(of) : origin} />`}</td>`;
+          return html`<td class="number">${shown ?? "–"}${shown && html`\u2060<${Badge} of=${`${label}, ${name}`} ...${typeof origin === "function" ? origin(of) : origin} />`}</td>`;
         })}
       </tr>`,
     )}
