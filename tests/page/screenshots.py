@@ -49,6 +49,7 @@ LEAST_SURE = """() => {
 }"""
 COMPARE = """async () => {
   const state = pellucid.views.compare;
+  state.tokens.value = 24; // so that arcs and blocks are in the picture
   for (const kind of ["kv_dtype", "batch", "cache"]) {
     state.kind.value = kind;
     await state.start();

@@ -205,7 +205,7 @@ CHECKS: list[tuple[int, str, Check]] = [
         has(".lesson-text", "It is used wherever", "kv-heads, numbers of a head]"),
     ),
     (8, "learn-questions", has(".panel", "Where is a KV cache used?", "Fun fact.")),
-    (9, "learn-challenge", has(".lesson", "before", "after", "times", "Right.")),
+    (9, "learn-challenge", has(".lesson", "before", "after", "times", "Right:")),
     (9, "learn-record", has(".record", "Challenge", " and not ")),
     (10, "generate", a_head_is_looked_at),
     (10, "learn-attention", has(".head-formula", "softmax(q·Kᵀ / √", "query", "weight", "value")),
@@ -233,7 +233,7 @@ CHECKS: list[tuple[int, str, Check]] = [
     (
         20,
         "learn-one-token",
-        has(".panel", "One token at a time", "1 guess", "2 see", "3 understand", "4 check"),
+        has(".panel", "One piece at a time", "1 guess", "2 see", "3 understand", "4 check"),
     ),
     (20, "learn-choosing", has(".shares", "The likeliest tokens", "others")),
     (20, "learn-batching", has(".panel h2", "step 8 of 8")),

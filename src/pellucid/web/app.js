@@ -93,7 +93,7 @@ function Header({ view }) {
     <button
       class="quiet"
       aria-label="theme"
-      data-tip="light, dark, or as the machine has it"
+      data-tip="light, dark, or the machine's"
       onClick=${() => (settings.theme.value = /** @type {any} */ ({ "": "dark", dark: "light", light: "" })[settings.theme.value])}
     >${/** @type {any} */ ({ "": "◐", dark: "●", light: "○" })[settings.theme.value]}<span class="word"> theme</span></button>
     <button class="quiet" aria-label="keys" data-tip="keys (?)" onClick=${() => (isHelpOpen.value = true)}>?<span class="word"> keys</span></button>
@@ -137,7 +137,7 @@ function Notice() {
       <p><b>${settings.key.value ? "The server did not accept this key." : "The server shows its events to admins only."}</b> ${source.message.value}</p>
       <label>admin key <input type="password" autocomplete="off" value=${key.value} onInput=${(/** @type {any} */ event) => (key.value = event.target.value)} /></label>
       <button class="primary">use it</button>
-      <p class="faint">It is kept for this tab only and sent in a header.</p>
+      <p class="faint">Kept for this tab, and sent in a header.</p>
     </form>`;
   }
   if (status === "refused") return html`<p class="notice"><b>The trace could not be read.</b> ${source.message.value}</p>`;
@@ -151,7 +151,7 @@ function Notice() {
     const isShown = source.before.value === "shown";
     return html`<p class="notice">
       <b>${isShown ? "This is the server's run before it was restarted." : "The server has been restarted."}</b>
-      ${isShown ? "It stays here until the page is loaded again." : "What it told before is kept here as a recording."}
+      ${isShown ? "It stays until the page is loaded again." : "Its run before is kept as a recording."}
       <button onClick=${() => source.turn()}>${isShown ? "show the server now" : "show the run before"}</button>
     </p>`;
   }

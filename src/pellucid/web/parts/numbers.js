@@ -94,8 +94,8 @@ export const FigureTable = ({ columns, rows }) => html`<table class="figures">
       ([label, value, origin]) => html`<tr>
         <th scope="row">${label}</th>
         ${columns.map(({ name, of }) => {
-          const shown = value(of);
-          return html`<td class="number">${shown ?? "–"}${shown && html`\u2060<${Badge} of=${`${label}, ${name}`} ...${typeof origin === "function" ? origin(of) : origin} />`}</td>`;
+          const [end, start] = (value(of) ?? "").split(/(?<= – )/).reverse();
+          return html`<td class="number">${end ? html`${start}<span class="num">${end}<${Badge} of=${`${label}, ${name}`} ...${typeof origin === "function" ? origin(of) : origin} /></span>` : "–"}</td>`;
         })}
       </tr>`,
     )}
