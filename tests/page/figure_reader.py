@@ -18,7 +18,7 @@ READ = """() => [...document.querySelectorAll(".badge-M, .badge-C")].filter((b) 
   const row = badge.closest("tr")?.querySelector("th")?.innerText ?? "";
   const fact = badge.closest(".fact")?.querySelector("dd");
   if (fact) return [label, row, fact.innerText, true];
-  const whole = badge.closest(".num, td.number");
+  const whole = badge.closest(".figures td") ?? badge.closest(".num, td.number");
   const range = document.createRange();
   range.setStart(whole ?? badge.parentElement, 0);
   range.setEndBefore(badge);

@@ -228,7 +228,7 @@ CHECKS: list[tuple[int, str, Check]] = [
     (16, "learn-questions", has_many(".questions dt", 9)),
     (17, "learn-one-token", has(".steps .about", "20 minutes", "no background needed")),
     (18, "cache", shows_facts("in the cache", "bytes", "blocks")),
-    (18, "learn-memory", has_many(".blocks.large li", 3)),
+    (18, "learn-memory", has_many(".filling li", 3)),
     (19, "compare", a_step_back_says_what_came_from_the_cache),
     (
         20,
