@@ -90,6 +90,25 @@ def test_the_end_token_stops_and_is_not_shown() -> None:
     assert going_on.token_ids[: len(completion.token_ids)] == completion.token_ids
 
 
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_string_across_tokens(included: bool) -> None:
+    free = complete(fake_engine(), "abc", seed=5, max_tokens=30, ignore_eos=True).outputs[0]
+    stop = free.text[10:13]
+    engine = fake_engine()
+    output = engine.add_request(
+        "abc",
+        SamplingParams(
+            seed=5, max_tokens=30, ignore_eos=True, stop=[stop], include_stop_str_in_output=included
+        ),
+    )
+    streamed = "".join(delta.text for delta in run(engine))
+    completion = output.outputs[0]
+    end = free.text.index(stop)
+    assert completion.text == streamed == free.text[: end + 3 if included else end]
+    assert completion.token_ids == free.token_ids[: end + 3]
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
 def test_a_stop_string_on_the_last_allowed_token_is_a_stop() -> None:
     free = complete(fake_engine(), "abc", seed=5, max_tokens=8, ignore_eos=True).outputs[0]
     output = complete(
