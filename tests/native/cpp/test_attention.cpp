@@ -627,11 +627,13 @@ double check_definition(const Model& model, std::int64_t block_size, int num_thr
         const float got =
             y[static_cast<std::size_t>(c.row * model.q_size() + c.head * model.head_dim + d)];
         const double error = std::abs(double{got} - c.expected.y[at]);
-        check(error <= c.expected.tolerance[at],
-              describe(*kernels, model) + " position " + std::to_string(c.position) + " head " +
-                  std::to_string(c.head) + " dim " + std::to_string(d) + ": " +
-                  std::to_string(got) + " for " + std::to_string(c.expected.y[at]) + " +- " +
-                  std::to_string(c.expected.tolerance[at]));
+        if (!(error <=
+              c.expected.tolerance[at])) {  // a message for each number is a tenth of the time
+          check(false, describe(*kernels, model) + " position " + std::to_string(c.position) +
+                           " head " + std::to_string(c.head) + " dim " + std::to_string(d) + ": " +
+                           std::to_string(got) + " for " + std::to_string(c.expected.y[at]) +
+                           " +- " + std::to_string(c.expected.tolerance[at]));
+        }
         worst = std::max(worst, error / c.expected.tolerance[at]);
       }
     }
@@ -689,12 +691,11 @@ void check_invariance(const KernelTable& kernels, const Model& model) {
   // A long decode is split over threads, and folded to the same bits.
   Engine alone(kernels, model, 32, 1, 4), split(kernels, model, 64, 6, 5);
   const Sequence deep(model, 700, 6);
-  const std::int64_t first_row = kFewRows ? 680 : 0;
-  if (first_row > 0) alone.fill({{&deep, 0, first_row}});
-  const std::vector<float> expected = alone.step({{&deep, first_row, 700}});
+  alone.fill({{&deep, 0, 680}});
+  const std::vector<float> expected = alone.step({{&deep, 680, 700}});
   split.fill({{&deep, 0, 699}});
   const std::vector<float> last = split.step({{&deep, 699, 700}});
-  check(same_bits(last.data(), expected.data() + (699 - first_row) * model.q_size(), last.size()),
+  check(same_bits(last.data(), expected.data() + 19 * model.q_size(), last.size()),
         describe(kernels, model) + ": bits differ when split over threads");
   CHECK(model.sliding_window > 0 || split.num_splits_seen() > 0);
   CHECK(alone.num_splits_seen() == 0);
