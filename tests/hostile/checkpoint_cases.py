@@ -73,23 +73,24 @@ def special_file_cases(area: str, file: str) -> list[Case]:
     ]
 
 
-def json_cases(area: str, file: str, *, lists_may_be_read: bool = False) -> list[Case]:
+COSTLY_JSON = {
+    "nested deeply": '{"a":' * 400_000,
+    "nested deeply and closed": '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "three million lists": '{"a":[' + "[]," * (MEGABYTES // 3) + "[]]}",
+    "deep lists side by side": '{"a":[' + ("[" * 400 + "]" * 400 + ",") * 11_000 + "1]}",
+    "three million objects": '{"a":[' + "{}," * (MEGABYTES // 3) + "{}]}",
+    "a number of nine million digits": '{"a":' + "9" * MEGABYTES + "}",
+    "a string without an end": '{"a":"' + "x" * MEGABYTES,
+    "not UTF-8": b'{"a":"\xff"}',
+    "no object": "[1]",
+    "zeros": bytes(MEGABYTES),
+    "longer than any": '{"a":"' + "x" * (17 * MIB) + '"}',
+}
+
+
+def json_cases(area: str, file: str) -> list[Case]:
     """One JSON file that costs more than it weighs."""
-    number = "9" * MEGABYTES
-    contents = {
-        "nested deeply": '{"a":' * 400_000,
-        "nested deeply and closed": '{"a":' * 100_000 + "1" + "}" * 100_000,
-        "three million lists": '{"a":[' + "[]," * (MEGABYTES // 3) + "[]]}",
-        "deep lists side by side": '{"a":[' + ("[" * 400 + "]" * 400 + ",") * 11_000 + "1]}",
-        "three million objects": '{"a":[' + "{}," * (MEGABYTES // 3) + "{}]}",
-        "a number of nine million digits": f'{{"a":{number}}}',
-        "a string without an end": '{"a":"' + "x" * MEGABYTES,
-        "not UTF-8": b'{"a":"\xff"}',
-        "no object": "[1]",
-        "zeros": bytes(MEGABYTES),
-        "longer than any": '{"a":"' + "x" * (17 * MIB) + '"}',
-    }
-    return [file_case(area, f"{what} in {file}", file, text) for what, text in contents.items()]
+    return [file_case(area, f"{what} in {file}", file, it) for what, it in COSTLY_JSON.items()]
 
 
 # -- config.json -----------------------------------------------------------------------------------

@@ -36,6 +36,12 @@ _PIECES = (
 _PER_CATEGORY = 20
 
 
+@cache
+def _alphabet() -> str:
+    written = (_WHITE_SPACE, _LETTERS, _MARKS, _DIGITS, _EAST_ASIAN, _SIGNS, _OTHERS, *_PIECES)
+    return "".join(dict.fromkeys("".join(written) + _some_of_each_category()))
+
+
 def _some_of_each_category() -> str:
     """Of Unicode 3.2, which no library is too old for; not those that later versions moved."""
     found: dict[str, list[str]] = {}
@@ -47,21 +53,6 @@ def _some_of_each_category() -> str:
         "".join(characters[:: -(-len(characters) // _PER_CATEGORY)])
         for characters in found.values()
     )
-
-
-_ALPHABET = "".join(
-    dict.fromkeys(
-        _WHITE_SPACE
-        + _LETTERS
-        + _MARKS
-        + _DIGITS
-        + _EAST_ASIAN
-        + _SIGNS
-        + _OTHERS
-        + "".join(_PIECES)
-        + _some_of_each_category()
-    )
-)
 
 
 def _is_in(character: str, name: str) -> bool:
@@ -144,7 +135,7 @@ def texts(count: int, seed: int) -> Sequence[str]:
     found = []
     for _ in range(count):
         pieces = draw.choices(_PIECES, k=draw.randrange(3))
-        pieces += ["".join(draw.choices(_ALPHABET, k=draw.randrange(1, 4))) for _ in range(2)]
+        pieces += ["".join(draw.choices(_alphabet(), k=draw.randrange(1, 4))) for _ in range(2)]
         draw.shuffle(pieces)
         found.append("".join(pieces))
     return found

@@ -7,7 +7,7 @@ compared to 12 digits in test_sampler.py.
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # `stats` takes a second, and comes when it is used
 
 from pellucid.execution.randomness import exponential_noise
 from pellucid.execution.sampler import Sampler, SamplingRow
@@ -70,7 +70,7 @@ def p_value(counts: np.ndarray, probabilities: dict[int, float]) -> float:
     if rare.any():
         expected = np.append(expected[~rare], expected[rare].sum())
         observed = np.append(observed[~rare], observed[rare].sum())
-    return float(stats.chisquare(observed, expected).pvalue)
+    return float(scipy.stats.chisquare(observed, expected).pvalue)
 
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
@@ -104,4 +104,4 @@ def test_streams_of_a_seed_are_independent() -> None:
             for stream in (0, 1)
         )
         pairs[first, second] += 1
-    assert stats.chi2_contingency(pairs).pvalue > 1e-3
+    assert scipy.stats.chi2_contingency(pairs).pvalue > 1e-3
