@@ -1,17 +1,21 @@
 """What each weight format costs and gains on a real model: the table of docs/quantization.md.
 
-    python benchmarks/weight_formats.py MODEL.gguf --text FILE [--max-tokens 256] [--llama LIBRARY]
+    python benchmarks/weight_formats.py MODEL.gguf --text FILE [--topics 9] [--max-tokens 320] [--llama LIBRARY]
 
 For the file as it is, for each format that pellucid quantizes its weights to, and, with llama.cpp's library
 (`python tools/fetch_models.py FOLDER llama.cpp`), for files of GGUF's types with the same weights, written here:
 
 KL, same, perplexity   of the next token, beside the file's own numbers with f32 arithmetic and an f32 cache
 MB                     weights in memory, in 10^6 bytes
-KL of llama.cpp        on the same file, with its f16 cache (ours is bf16); ratio: ours divided by it
 prompt, decode         speed as a ratio to int8: processor time of one thread, median of rounds in turn
+KL of llama.cpp        on the same file, with its f16 cache (ours is bf16); ratio: ours divided by it
+
+The texts are FILE's first tokens, and those of the first pages of Python's own documentation (pydoc_data) that are
+long enough.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -22,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 from quantization_quality import LogProbs, Quality, compare, next_token_log_probs
@@ -29,11 +34,11 @@ from quantization_quality import LogProbs, Quality, compare, next_token_log_prob
 from pellucid.engine import LLMEngine
 from pellucid.inputs.config import QUANTIZATIONS, EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
-from pellucid.loaded_model import load_model
+from pellucid.loaded_model import LoadedModel, load_model
 
 LLAMA_CPP = Path(__file__).parents[1] / "tools" / "llama_cpp.py"
 GGUF_TYPES = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q4_0", "MXFP4")
-SPEED_REFERENCE = "int8"
+SPEED_REFERENCE = "`int8`"
 PROMPT, GENERATED = 128, 8  # tokens of a round
 
 
@@ -55,32 +60,41 @@ class Row:
 def measure(
     name: str,
     config: EngineConfig,
-    reference: LogProbs,
-    token_ids: list[int],
-    llama: Callable[[Path], LogProbs] | None,
+    references: list[LogProbs],
+    texts: list[list[int]],
+    llama: Callable[[Path], list[LogProbs]] | None,
 ) -> Row:
     model = load_model(config)
     assert config.model is not None
-    found = next_token_log_probs(model.decoder, model.config, model.backend, token_ids, "bf16")
-    theirs = None if llama is None else llama(Path(config.model))
+    theirs = None if llama is None else compare(references, llama(Path(config.model)), texts)
     return Row(
         name,
-        compare([reference], [found], [token_ids]),
+        compare(references, log_probs(model, texts, "bf16"), texts),
         model.weight_bytes,
         LLMEngine(config, model),
-        None if theirs is None else compare([reference], [theirs], [token_ids]).divergence,
+        None if theirs is None else theirs.divergence,
     )
 
 
-def log_probs_of_llama(library: Path, token_ids: list[int], path: Path) -> LogProbs:
+def log_probs(model: LoadedModel, texts: list[list[int]], kv_dtype: str) -> list[LogProbs]:
+    return [
+        next_token_log_probs(model.decoder, model.config, model.backend, text, kv_dtype)
+        for text in texts
+    ]
+
+
+def log_probs_of_llama(library: Path, texts: list[list[int]], path: Path) -> list[LogProbs]:
     with tempfile.TemporaryDirectory() as folder:
         ids, out = Path(folder, "ids.json"), Path(folder, "logits.npz")
-        ids.write_text(json.dumps([token_ids]))
+        ids.write_text(json.dumps(texts))
         command = [sys.executable, str(LLAMA_CPP), str(library), "logits", *map(str, (path, ids))]
         subprocess.run([*command, str(out)], check=True)
-        logits = np.load(out)["arr_0"].astype(np.float64)
-    logits -= logits.max(axis=-1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
+        with np.load(out) as found:
+            logits = [found[f"arr_{index}"].astype(np.float64) for index in range(len(texts))]
+    for rows in logits:
+        rows -= rows.max(axis=-1, keepdims=True)
+        rows -= np.log(np.exp(rows).sum(axis=-1, keepdims=True))
+    return logits
 
 
 def gguf_files(library: Path, path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -118,13 +132,12 @@ def speeds(rows: list[Row], token_ids: list[int], rounds: int) -> dict[str, tupl
     }
 
 
-def print_quality(row: Row) -> None:
+def print_row(row: Row, prompt: float, decode: float) -> None:
     quality, theirs = row.quality, row.divergence_of_llama
-    llama = "|" if theirs is None else f"{theirs:.5f} | {quality.divergence / theirs:.2f}"
+    llama = "|" if theirs is None else f"{theirs:#.2g} | {quality.divergence / theirs:.2f}"
     print(
-        f"| {row.name} | {quality.divergence:.5f} | {quality.agreement:.1%} | {quality.perplexity:.2f} "
-        f"| {row.weight_bytes / 1e6:.0f} | {llama} |",
-        flush=True,
+        f"| {row.name} | {quality.divergence:#.2g} | {100 * quality.agreement:.1f} % | {quality.perplexity:.2f} "
+        f"| {row.weight_bytes / 1e6:.0f} | {prompt:.1f} | {decode:.1f} | {llama} |"
     )
 
 
@@ -134,7 +147,8 @@ def main() -> None:
     )
     parser.add_argument("model", type=Path, help="a GGUF file")
     parser.add_argument("--text", type=Path, required=True, help="UTF-8 text to read")
-    parser.add_argument("--max-tokens", type=int, default=256, help="of the text (256)")
+    parser.add_argument("--topics", type=int, default=9, help="pages of Python's to read (9)")
+    parser.add_argument("--max-tokens", type=int, default=320, help="of a text (320)")
     parser.add_argument("--llama", type=Path, metavar="LIBRARY", help="see above")
     parser.add_argument("--folder", type=Path, help="keeps the files that are written here")
     parser.add_argument("--rounds", type=int, default=5, help="of speeds (5)")
@@ -147,33 +161,38 @@ def main() -> None:
 
     exact = load_model(config(args.model, quantize_activations=False))
     token_ids = list(exact.tokenizer.encode(args.text.read_text(encoding="utf-8")))
-    token_ids = token_ids[: args.max_tokens]
     if len(token_ids) < PROMPT:
         parser.error(f"--text {args.text}: has fewer than {PROMPT} tokens")
-    reference = next_token_log_probs(exact.decoder, exact.config, exact.backend, token_ids)
-    own = compare([reference], [reference], [token_ids])
-    print(f"{exact.name}: {len(token_ids)} tokens of {args.text}, perplexity {own.perplexity:.2f}")
-    llama = None if args.llama is None else partial(log_probs_of_llama, args.llama, token_ids)
-    print("| | KL (nats) | same | perplexity | MB | KL of llama.cpp | ratio |")
-    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    pages = (list(exact.tokenizer.encode(topics[name])) for name in sorted(topics))
+    long_enough = (page for page in pages if len(page) >= args.max_tokens)
+    texts = [
+        text[: args.max_tokens] for text in (token_ids, *itertools.islice(long_enough, args.topics))
+    ]
+    references = log_probs(exact, texts, "f32")
+    own = compare(references, references, texts)
+    print(f"{exact.name}: {len(texts)} texts, {sum(map(len, texts))} tokens", flush=True)
+    llama = None if args.llama is None else partial(log_probs_of_llama, args.llama, texts)
     rows: list[Row] = []
 
     def add(name: str, settings: EngineConfig, has_file: bool = True) -> None:
-        rows.append(measure(name, settings, reference, token_ids, llama if has_file else None))
-        print_quality(rows[-1])
+        print(name, file=sys.stderr, flush=True)
+        rows.append(measure(name, settings, references, texts, llama if has_file else None))
 
     with tempfile.TemporaryDirectory() as scratch:
         add("as published", config(args.model))
         for name in QUANTIZATIONS[1:]:
-            add(name, config(args.model, quantization=name), has_file=False)
+            add(f"`{name}`", config(args.model, quantization=name), has_file=False)
         if args.llama is not None:
             folder = args.folder or Path(scratch)
             for name, path in gguf_files(args.llama, args.model, folder):
                 add(f"GGUF, {name}", config(path))
         found = speeds(rows, token_ids, args.rounds)
-    print("\n| | prompt | decode |\n|---|--:|--:|")
-    for name, (prompt, decode) in found.items():
-        print(f"| {name} | {prompt:.2f} | {decode:.2f} |")
+    print(
+        f"| | KL (nats) | most likely token unchanged | perplexity (f32: {own.perplexity:.2f}) | MB | prompt | decode "
+        "| llama.cpp's KL on the same file | ours divided by it |\n|---|" + "--:|" * 8
+    )
+    for row in rows:
+        print_row(row, *found[row.name])
 
 
 if __name__ == "__main__":

@@ -41,10 +41,8 @@ std::int64_t row_stride_bytes(const PackedMatrix& w) {
   return (ceil_div(row_bytes(w), kLineBytes) | 1) * kLineBytes;
 }
 
-PreparedRows rows_in(void* scratch, const PackedMatrix& w, std::int64_t num_rows) {
-  auto* const values = static_cast<std::byte*>(scratch);
-  const std::int64_t stride = row_stride_bytes(w);
-  return {values, stride / element_bytes(w), reinterpret_cast<float*>(values + num_rows * stride)};
+PreparedRows rows_in(void* scratch, const PackedMatrix& w) {
+  return {scratch, row_stride_bytes(w) / element_bytes(w)};
 }
 
 const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w) {
@@ -54,8 +52,7 @@ const LinearKernel& kernel_of(const KernelTable& kernels, const PackedMatrix& w)
 }  // namespace
 
 std::size_t linear_scratch_bytes(const PackedMatrix& w, std::int64_t num_rows) {
-  const std::int64_t scale_bytes = is_quantized(w) ? sizeof(float) : 0;
-  return static_cast<std::size_t>(num_rows * (row_stride_bytes(w) + scale_bytes));
+  return static_cast<std::size_t>(num_rows * row_stride_bytes(w));
 }
 
 std::int64_t panels_per_grab(const PackedMatrix& w) {
@@ -74,10 +71,9 @@ std::int64_t rows_per_block(const KernelTable& kernels, const PackedMatrix& w) {
 
 void linear_prepare(const KernelTable& kernels, const PackedMatrix& w, const float* x,
                     std::int64_t x_stride, std::int64_t row_begin, std::int64_t row_end,
-                    std::int64_t num_rows, void* scratch) {
-  assert(0 <= row_begin && row_begin <= row_end && row_end <= num_rows);
-  kernel_of(kernels, w)
-      .prepare(w.view(), x, x_stride, row_begin, row_end, rows_in(scratch, w, num_rows));
+                    void* scratch) {
+  assert(0 <= row_begin && row_begin <= row_end);
+  kernel_of(kernels, w).prepare(w.view(), x, x_stride, row_begin, row_end, rows_in(scratch, w));
 }
 
 bool share_prepared_rows(const PackedMatrix& a, const PackedMatrix& b) {
@@ -85,27 +81,23 @@ bool share_prepared_rows(const PackedMatrix& a, const PackedMatrix& b) {
          a.num_inputs() == b.num_inputs();
 }
 
-void copy_prepared_row(const PackedMatrix& w, const void* from, std::int64_t num_from,
-                       std::int64_t from_row, void* to, std::int64_t num_to, std::int64_t to_row) {
+void copy_prepared_row(const PackedMatrix& w, const void* from, std::int64_t from_row, void* to,
+                       std::int64_t to_row) {
   const std::int64_t stride = row_stride_bytes(w);
   const auto* const source = static_cast<const std::byte*>(from);
   auto* const target = static_cast<std::byte*>(to);
   std::memcpy(target + to_row * stride, source + from_row * stride,
               static_cast<std::size_t>(row_bytes(w)));
-  if (!is_quantized(w)) return;
-  std::memcpy(target + num_to * stride + to_row * std::int64_t{sizeof(float)},
-              source + num_from * stride + from_row * std::int64_t{sizeof(float)}, sizeof(float));
 }
 
 void linear_compute(const KernelTable& kernels, const PackedMatrix& w, void* scratch,
-                    std::int64_t num_rows, std::int64_t row_begin, std::int64_t row_end,
-                    std::int64_t panel_begin, std::int64_t panel_end, const LinearOutput& output) {
-  assert(0 <= row_begin && row_begin <= row_end && row_end <= num_rows);
+                    std::int64_t row_begin, std::int64_t row_end, std::int64_t panel_begin,
+                    std::int64_t panel_end, const LinearOutput& output) {
+  assert(0 <= row_begin && row_begin <= row_end);
   assert(0 <= panel_begin && panel_begin <= panel_end && panel_end <= w.num_panels());
   if (row_begin == row_end) return;
   kernel_of(kernels, w)
-      .compute(w.view(), rows_in(scratch, w, num_rows), row_begin, row_end, panel_begin, panel_end,
-               output);
+      .compute(w.view(), rows_in(scratch, w), row_begin, row_end, panel_begin, panel_end, output);
 }
 
 }  // namespace pellucid

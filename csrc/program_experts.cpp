@@ -66,7 +66,6 @@ std::size_t bytes_of(const LinearWeights& weights) {
 struct PreparedInputs {
   std::byte* gate;
   std::byte* up;
-  std::int64_t num_rows;
 };
 
 // The matrices of a layer, and where its slots find their rows.
@@ -95,13 +94,13 @@ struct Experts {
   }
   PreparedInputs inputs_at(std::byte* scratch, std::int64_t num_rows) const {
     const std::size_t bytes = round_up(linear_scratch_bytes(gate(), num_rows), kCacheLine);
-    return {scratch, has_one_input() ? scratch : scratch + bytes, num_rows};
+    return {scratch, has_one_input() ? scratch : scratch + bytes};
   }
   void copy_input(const PreparedInputs& from, std::int64_t from_row, const PreparedInputs& to,
                   std::int64_t to_row) const {
-    copy_prepared_row(gate(), from.gate, from.num_rows, from_row, to.gate, to.num_rows, to_row);
+    copy_prepared_row(gate(), from.gate, from_row, to.gate, to_row);
     if (has_one_input()) return;
-    copy_prepared_row(up(), from.up, from.num_rows, from_row, to.up, to.num_rows, to_row);
+    copy_prepared_row(up(), from.up, from_row, to.up, to_row);
   }
 
   // [gate | up] of rows [begin, end) of x, the columns of panels [first, last) of both.
@@ -111,7 +110,7 @@ struct Experts {
     const std::int64_t num_gate = gate().num_panels();
     const auto compute = [&](const LinearWeights& matrix, std::byte* rows, std::int64_t from,
                              std::int64_t to, float* out) {
-      linear_compute(kernels, matrix.matrix, rows, x.num_rows, begin, end, from, to,
+      linear_compute(kernels, matrix.matrix, rows, begin, end, from, to,
                      {out, y.stride, bias_of(matrix)});
     };
     const auto index = static_cast<std::size_t>(expert);
@@ -125,10 +124,10 @@ struct Experts {
   }
 
   void compute_outer(const KernelTable& kernels, std::int64_t expert, std::byte* rows,
-                     std::int64_t num_rows, std::int64_t begin, std::int64_t end,
-                     std::int64_t first, std::int64_t last, const FloatRows& y) const {
+                     std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t last,
+                     const FloatRows& y) const {
     const LinearWeights& matrix = *weights.down[static_cast<std::size_t>(expert)];
-    linear_compute(kernels, matrix.matrix, rows, num_rows, begin, end, first, last,
+    linear_compute(kernels, matrix.matrix, rows, begin, end, first, last,
                    {y.data, y.stride, bias_of(matrix)});
   }
 
@@ -260,17 +259,17 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
     return FloatRows{reinterpret_cast<float*>(program.scratch(outputs)), row_stride(hidden)};
   };
 
-  program.add_row_phase(
-      "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {
-        const std::int64_t num_rows = step.num_rows(rows);
-        const PreparedInputs to = experts->inputs_at(program.scratch(prepared), num_rows);
-        const auto prepare = [&](const PackedMatrix& matrix, std::byte* scratch) {
-          linear_prepare(program.kernels(), matrix, program.row(x, 0), program.stride(x), r, r + 1,
-                         num_rows, scratch);
-        };
-        prepare(experts->gate(), to.gate);
-        if (!experts->has_one_input()) prepare(experts->up(), to.up);
-      });
+  program.add_row_phase("prepare", rows, {x.buffer, prepared},
+                        [=, &program](const Step& step, std::int64_t r) {
+                          const PreparedInputs to =
+                              experts->inputs_at(program.scratch(prepared), step.num_rows(rows));
+                          const auto prepare = [&](const PackedMatrix& matrix, std::byte* scratch) {
+                            linear_prepare(program.kernels(), matrix, program.row(x, 0),
+                                           program.stride(x), r, r + 1, scratch);
+                          };
+                          prepare(experts->gate(), to.gate);
+                          if (!experts->has_one_input()) prepare(experts->up(), to.up);
+                        });
 
   // Before the plan is made, the next weights are unknown.
   const Program::FindWeights find_nothing = [](const Step&, const Worker&) { return WeightSpan{}; };
@@ -319,9 +318,8 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
           experts->compute_inner(kernels, block.expert, block_rows, 0, size, 0,
                                  experts->num_inner_panels(), inner);
           for (std::int64_t r = 0; r < size; ++r) experts->activate(kernels, inner.row(r));
-          linear_prepare(kernels, experts->down(), inner.data, inner.stride, 0, size, size,
-                         activated);
-          experts->compute_outer(kernels, block.expert, activated, size, 0, size, 0,
+          linear_prepare(kernels, experts->down(), inner.data, inner.stride, 0, size, activated);
+          experts->compute_outer(kernels, block.expert, activated, 0, size, 0,
                                  experts->down().num_panels(),
                                  {output_rows().row(block.begin), row_stride(hidden)});
         }
@@ -378,8 +376,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
                         experts->activate(program.kernels(), inner_rows().row(slot));
                       }
                       linear_prepare(program.kernels(), experts->down(), inner_rows().data,
-                                     inner_rows().stride, begin, end, plan->num_slots(),
-                                     program.scratch(activated));
+                                     inner_rows().stride, begin, end, program.scratch(activated));
                     });
   const std::int64_t num_down_panels = experts->down().num_panels();
   const Program::Count down_panels = [=](const Step&) {
@@ -391,8 +388,7 @@ void ProgramExperts::add_expert_mlp(RowSet rows, View x, View weights, const Exp
         for_each_group(experts->plan(), num_down_panels, share,
                        [&](const ExpertPlan::Group& group, std::int64_t first, std::int64_t last) {
                          experts->compute_outer(program.kernels(), group.expert,
-                                                program.scratch(activated),
-                                                experts->plan().num_slots(), group.begin, group.end,
+                                                program.scratch(activated), group.begin, group.end,
                                                 first, last, output_rows());
                        });
       },

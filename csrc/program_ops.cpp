@@ -109,11 +109,11 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
   program.add_weight_bytes(matrix.num_bytes());
   if (!matrix.has_memory()) program.only_plan();
   const int prepared = program.add_scratch(linear_scratch_bytes(matrix, program.max_rows()));
-  program.add_row_phase(
-      "prepare", rows, {x.buffer, prepared}, [=, &program](const Step& step, std::int64_t r) {
-        linear_prepare(program.kernels(), weights->matrix, program.row(x, 0), program.stride(x), r,
-                       r + 1, step.num_rows(rows), program.scratch(prepared));
-      });
+  program.add_row_phase("prepare", rows, {x.buffer, prepared},
+                        [=, &program](const Step&, std::int64_t r) {
+                          linear_prepare(program.kernels(), weights->matrix, program.row(x, 0),
+                                         program.stride(x), r, r + 1, program.scratch(prepared));
+                        });
   program.add_column_phase(
       "linear", rows, {prepared, y.buffer},
       {matrix.view().panels, matrix.view().panel_bytes, matrix.num_panels()},
@@ -122,9 +122,8 @@ void add_linear(Program& program, RowSet rows, View x, Weights weights, View y, 
       [=, &program](const Step& step, Range block, Range panels) {
         const LinearOutput output{program.row(y, 0), program.stride(y),
                                   weights->bias.empty() ? nullptr : weights->bias.data(), add_to_y};
-        linear_compute(program.kernels(), weights->matrix, program.scratch(prepared),
-                       step.num_rows(rows), block.begin, block.end, panels.begin, panels.end,
-                       output);
+        linear_compute(program.kernels(), weights->matrix, program.scratch(prepared), block.begin,
+                       block.end, panels.begin, panels.end, output);
         if (!notes_largest || step.largest == nullptr) return;
         const std::int64_t begin = panels.begin * kPanelOutputs;
         const std::int64_t end =

@@ -154,11 +154,11 @@ void bench(const KernelTable& kernels, const Shape& shape, const std::vector<Pac
     const PackedMatrix& w = copies[call % copies.size()];
     if (thread == 0) next_panel = 0;
     linear_prepare(kernels, w, x.data(), shape.num_inputs, num_rows * thread / num_threads,
-                   num_rows * (thread + 1) / num_threads, num_rows, scratch.data());
+                   num_rows * (thread + 1) / num_threads, scratch.data());
     prepared.wait();
     std::int64_t panel;
     while ((panel = next_panel.fetch_add(grain)) < w.num_panels()) {
-      linear_compute(kernels, w, scratch.data(), num_rows, 0, num_rows, panel,
+      linear_compute(kernels, w, scratch.data(), 0, num_rows, panel,
                      std::min(panel + grain, w.num_panels()), {y.data(), shape.num_outputs});
     }
   });

@@ -25,9 +25,7 @@ inline std::int32_t bits_of_float(float x) {
 }
 
 // Floats as bits.
-constexpr int kMantissaBits = 23;
 constexpr std::int32_t kSmallestBits = 0x0d800000;  // 2^-100
-constexpr std::int32_t kOneBits = 0x3f800000;
 constexpr std::int32_t kInfinityBits = 0x7f800000;
 constexpr std::int32_t kNaNBits = 0x7fc00000;
 

@@ -22,23 +22,12 @@ struct PackedView {
   std::int64_t num_tiles;    // along K; the last one may be padded with weights of zero
 };
 
-// The most times that a group of s8 may halve the scale of its row, and the share that is left
-// then.
-constexpr int kMaxHalvings = 31;
-constexpr float kMostHalved = 0x1p-31f;
-
-// The powers of the fourth root of two below two. The first three bits of their mantissas are 0, 1,
-// 3 and 5.
-constexpr int kNumRoots = 4;
-constexpr float kRoots[kNumRoots] = {1.0f, 0x1.306fep0f, 0x1.6a09e6p0f, 0x1.ae89fap0f};
-
-// The facts behind the codes of a group. A value is its row's scale * the group's share * code.
-// Groups are summed in units of scale * kMostHalved, in which no group's share is below one.
+// The facts behind the codes of a group. A value is the group's scale * code.
 struct GroupFacts {
   std::int32_t start;  // of an accumulator: -zero point * sum of codes; -sum where columns have
                        // zero points of their own
-  float share;         // in units of kMostHalved: a power of two times one of kRoots
-  float sum;           // of codes, times the share; there for minimums only
+  float scale;
+  float sum;  // of codes, times the scale; there for minimums only
 };
 
 constexpr std::int64_t group_facts_bytes(const FormatInfo& info) {
@@ -50,7 +39,6 @@ constexpr std::int64_t group_facts_bytes(const FormatInfo& info) {
 struct PreparedRows {
   void* values;         // f32, bf16, or bytes
   std::int64_t stride;  // from row to row, in such
-  float* scales;        // [rows], for integer formats only
 };
 
 struct LinearOutput {

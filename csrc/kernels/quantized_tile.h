@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "codebook.h"
 #include "int8_codes.h"
@@ -136,67 +135,6 @@ inline __attribute__((always_inline)) void add_upper_tile_products(
   }
 }
 
-// The scales of a group's weights times the share of a row's group of activations: a product for
-// each row.
-template <class S, int kVectors>
-struct MultipliedScales {
-  explicit MultipliedScales(const typename S::F32 (&group)[kVectors]) {
-    for (int v = 0; v < kVectors; ++v) scales[v] = group[v];
-  }
-
-  typename S::F32 scales[kVectors];
-
-  struct Row {
-    const MultipliedScales& group;
-    typename S::F32 share;
-
-    typename S::F32 operator[](int v) const { return S::mul(group.scales[v], share); }
-  };
-  Row of_row(const GroupFacts& facts) const { return {*this, S::broadcast(facts.share)}; }
-};
-
-// Likewise, where products need the execution ports of dot products: the power of two in a share is
-// added to the exponents of the scales that are not zero. Several rows share the products with
-// kRoots, and few rows have one each.
-template <class S, int kRows, int kVectors>
-struct RaisedScales {
-  static constexpr bool kSharesProducts = kRows >= kNumRoots;
-
-  explicit RaisedScales(const typename S::F32 (&group)[kVectors]) {
-    for (int v = 0; v < kVectors; ++v) {
-      is_not_zero[v] = S::is_not_zero(group[v]);
-      scales[0][v] = group[v];
-      if constexpr (kSharesProducts) {
-        for (int i = 1; i < kNumRoots; ++i) {
-          scales[i][v] = S::mul(group[v], S::broadcast(kRoots[i]));
-        }
-      }
-    }
-  }
-
-  typename S::Mask is_not_zero[kVectors];
-  typename S::F32 scales[kSharesProducts ? kNumRoots : 1][kVectors];
-
-  struct Row {
-    const typename S::Mask (&is_not_zero)[kVectors];
-    const typename S::F32 (&scales)[kVectors];
-    typename S::F32 root;  // of few rows
-    typename S::I32 raise;
-
-    typename S::F32 operator[](int v) const {
-      return S::add_to_bits(is_not_zero[v], kSharesProducts ? scales[v] : S::mul(scales[v], root),
-                            raise);
-    }
-  };
-  Row of_row(const GroupFacts& facts) const {
-    const std::int32_t bits = bits_of_float(facts.share);
-    const std::int32_t mantissa = bits & ((1 << kMantissaBits) - 1);
-    const int index = kSharesProducts ? ((mantissa >> (kMantissaBits - 3)) + 1) / 2 : 0;
-    return {is_not_zero, scales[index], S::broadcast(float_of_bits(kOneBits + mantissa)),
-            S::broadcast_i32(bits - mantissa - kOneBits)};
-  }
-};
-
 // Formats with a scale per group: the sum of a group is exact, then scaled to a float.
 template <class S, Format kFormat>
 struct GroupTile {
@@ -225,10 +163,6 @@ struct GroupTile {
 
  private:
   template <int kRows, int kVectors>
-  using Scales = std::conditional_t<S::kProductsDelayDots, RaisedScales<S, kRows, kVectors>,
-                                    MultipliedScales<S, kVectors>>;
-
-  template <int kRows, int kVectors>
   static void run_columns(const PackedView& w, const Panels& panels, int column,
                           const PreparedRows& rows, std::int64_t row, StreamPrefetcher& ahead,
                           const LinearOutput& output) {
@@ -256,9 +190,8 @@ struct GroupTile {
     }
     for (std::int64_t p = 0; p < num_panels; ++p) {
       for (int r = 0; r < kRows; ++r) {
-        const typename S::F32 unit = S::broadcast(rows.scales[row + r] * kMostHalved);
         for (int v = 0; v < kVectors; ++v) {
-          write_outputs<S>(S::mul(totals[p][r][v], unit), row + r,
+          write_outputs<S>(totals[p][r][v], row + r,
                            (panels.first + p) * kPanelOutputs + column + v * S::kLanes,
                            w.num_outputs, output);
         }
@@ -293,13 +226,12 @@ struct GroupTile {
     for (int v = 0; v < kVectors; ++v) {
       w_scale[v] = load_scales<S, kFormat>(tile + kWeightBytes, factors, column + v * S::kLanes);
     }
-    const Scales<kRows, kVectors> scales(w_scale);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const auto of_row = scales.of_row(facts(x + r * x_stride));
+      const typename S::F32 x_scale = S::broadcast(facts(x + r * x_stride).scale);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        totals[r][v] = S::fma(S::to_f32(sums[r][v]), of_row[v], totals[r][v]);
+        totals[r][v] = S::fma(S::to_f32(sums[r][v]), S::mul(w_scale[v], x_scale), totals[r][v]);
       }
     }
     if constexpr (kInfo.has_minimums) {
@@ -406,11 +338,11 @@ struct ChannelTile {
       const auto* const w_scales =
           reinterpret_cast<const float*>(tile + p * w.panel_bytes) + column;
       for (int r = 0; r < kRows; ++r) {
-        const typename S::F32 x_scale = S::broadcast(rows.scales[row + r]);
+        const auto* const facts = reinterpret_cast<const GroupFacts*>(row_end + r * rows.stride);
+        const typename S::F32 x_scale = S::broadcast(facts->scale);
         for (int v = 0; v < kVectors; ++v) {
-          const typename S::F32 total =
-              S::mul(S::to_f32(sums[p][r][v]), S::load(w_scales + v * S::kLanes));
-          write_outputs<S>(S::mul(total, x_scale), row + r,
+          const typename S::F32 scale = S::mul(S::load(w_scales + v * S::kLanes), x_scale);
+          write_outputs<S>(S::mul(S::to_f32(sums[p][r][v]), scale), row + r,
                            (panels.first + p) * kPanelOutputs + column + v * S::kLanes,
                            w.num_outputs, output);
         }

@@ -20,7 +20,6 @@ struct Simd {
 
   // The instruction for u8 x s8 saturates sums of two products of 8 bits, see dot().
   static constexpr bool kHasSignedCodes = true;
-  static constexpr bool kProductsDelayDots = false;
 
   static constexpr int quantized_vectors(int rows) { return rows == 1 ? 4 : 2; }
   static constexpr int kMaxGroupRows = 2;

@@ -13,11 +13,9 @@ namespace {
 struct Simd {
   static constexpr int kLanes = 16;
   static constexpr bool kHasSignedCodes = false;
-  static constexpr bool kProductsDelayDots = true;
 
   using F32 = __m512;
   using I32 = __m512i;
-  using Mask = __mmask16;
   using Quads = __m512i;
   using Pairs = __m512i;
 
@@ -55,11 +53,6 @@ struct Simd {
   static I32 zero_i32() { return _mm512_setzero_si512(); }
   static I32 broadcast_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
   static F32 to_f32(I32 x) { return _mm512_cvtepi32_ps(x); }
-  static Mask is_not_zero(F32 a) { return _mm512_cmp_ps_mask(a, zero(), _CMP_NEQ_UQ); }
-  static F32 add_to_bits(Mask lanes, F32 a, I32 b) {
-    const __m512i bits = _mm512_castps_si512(a);
-    return _mm512_castsi512_ps(_mm512_mask_add_epi32(bits, lanes, bits, b));
-  }
   static I32 round(F32 x) { return _mm512_cvtps_epi32(x); }
   static F32 power_of_two(I32 n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(add_i32(n, broadcast_i32(127)), 23));

@@ -20,7 +20,6 @@ struct Simd {
   using Pairs = uint32x4_t;
 
   static constexpr bool kHasSignedCodes = true;
-  static constexpr bool kProductsDelayDots = false;
 
   static constexpr int quantized_vectors(int rows) { return rows == 1 ? 8 : 4; }
   static constexpr int kMaxGroupRows = 3;  // 12 sums, 12 totals, weights: of 32 registers

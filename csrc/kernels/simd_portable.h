@@ -18,9 +18,6 @@ struct Simd {
   struct I32 {
     std::int32_t lane[kLanes];
   };
-  struct Mask {
-    bool lane[kLanes];
-  };
   // Four bytes of each column: weights or codes of four neighbouring inputs.
   struct Quads {
     std::uint8_t byte[4 * kLanes];
@@ -32,9 +29,6 @@ struct Simd {
 
   // Whether load_quads_8bit() makes codes signed, for dot products of two signed operands.
   static constexpr bool kHasSignedCodes = true;
-  // Whether products of floats take execution ports that dot products need; here, so that both ways
-  // around are tested on each machine.
-  static constexpr bool kProductsDelayDots = true;
 
   // Register tiles: how many vectors of columns for a number of rows, and the most rows.
   static constexpr int quantized_vectors(int) { return 1; }
@@ -99,18 +93,6 @@ struct Simd {
   }
   static F32 to_f32(const I32& x) {
     return each<F32>([&](int i) { return static_cast<float>(x.lane[i]); });
-  }
-  static Mask is_not_zero(const F32& a) {
-    return each<Mask>([&](int i) { return a.lane[i] != 0.0f; });
-  }
-  // In the lanes of a mask the float whose bits are those of a, as an integer, + b; else a.
-  static F32 add_to_bits(const Mask& lanes, const F32& a, const I32& b) {
-    return each<F32>([&](int i) {
-      if (!lanes.lane[i]) return a.lane[i];
-      std::uint32_t bits;
-      __builtin_memcpy(&bits, &a.lane[i], sizeof(bits));
-      return float_of_bits(bits + static_cast<std::uint32_t>(b.lane[i]));
-    });
   }
   // To the nearest integer, ties to even; |x| < 2^22.
   static I32 round(const F32& x) {

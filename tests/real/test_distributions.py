@@ -18,13 +18,13 @@ from support.real_models import (
 
 # Of texts/prose.txt, 320 tokens: nats of KL(f32 || with this KV cache), a sixth above what was measured.
 LARGEST_DIVERGENCE = {
-    "smollm2": {"f32": 0.0035, "bf16": 0.0035},
-    "gemma3": {"f32": 0.0024, "bf16": 0.0024},
+    "smollm2": {"f32": 0.0032, "bf16": 0.0032},
+    "gemma3": {"f32": 0.0022, "bf16": 0.0022},
 }
 # With exact activations: nats that a cache of codes adds to one of bf16. int4 is a fifth above what was measured.
 LARGEST_DIVERGENCE_OF_CODES = {"int8": 0.0005, "int8,int4": 0.007, "int4": 0.04}
-# Activations have 8 bits in both, with scales of groups that differ by steps of 2^(1/4) here: docs/LOG.md.
-LARGEST_RATIO_TO_LLAMA_CPP = {"smollm2": 1.3, "gemma3": 0.55}
+# Activations have 8 bits and a scale for each group in both: docs/LOG.md. A text of 320 tokens has noise of a tenth.
+LARGEST_RATIO_TO_LLAMA_CPP = {"smollm2": 1.15, "gemma3": 0.5}
 # A fifth above what was measured. The file's numbers have 4 bits with minimums: other grids of 4 bits lose much.
 LARGEST_DIVERGENCE_OF_WEIGHTS = {
     "int8": 0.0050,

@@ -200,22 +200,12 @@ def test_activations_one_by_one(seed, num_rows, num_inputs, group_size, spread):
     x *= np.exp2(rng.integers(-40, 40, x.shape).astype(np.float32) * spread)
     rows = quantize_activations(x, group_size)
     for row in range(num_rows):
-        row_max = np.float32(max(map(abs, x[row])))
-        assert rows.scales[row] == row_max / np.float32(127)
         for start in range(0, num_inputs, group_size):
             group = x[row, start : start + group_size]
-            group_max = np.float32(max(map(abs, group)))
-            halvings = 0
-            while halvings < 31 and group_max * np.float32(2) ** (halvings + 1) <= row_max:
-                halvings += 1
+            amax = np.float32(max(map(abs, group)))
             index = row, start // group_size
-            share, inverse = 2.0**-halvings, np.float32(127) / row_max * np.float32(2**halvings)
-            roots = [np.float32(2 ** (quarters / 4)) for quarters in range(4)]
-            raised = group_max * np.float32(2) ** halvings
-            quarters = max(i for i in range(4) if i == 0 or raised * roots[i] <= row_max)
-            if halvings < 31 and quarters > 0:
-                share, inverse = share / 2 * roots[4 - quarters], inverse * roots[quarters]
-            assert rows.shares[index] == share
+            assert rows.scales[index] == amax / np.float32(127)
+            inverse = np.float32(127) / amax
             expected = [int(np.rint(value * inverse)) for value in group]
             assert rows.codes[index][: len(group)].tolist() == expected
             assert not rows.codes[index][len(group) :].any()
@@ -254,20 +244,19 @@ def test_linear_is_its_definition(
     bias = rng.normal(size=num_outputs).astype(np.float32) if has_bias else None
     x = rng.normal(size=(num_tokens, num_inputs)).astype(np.float32)
     rows = quantize_activations(x, weight_format.group_size or num_inputs)
-    num_groups = rows.shares.shape[1]
+    num_groups = rows.scales.shape[1]
     centered = np.zeros((num_outputs, rows.codes[0].size), np.int64)
     centered[:, :num_inputs] = matrix.centered_codes()
     centered = centered.reshape(num_outputs, num_groups, -1)
     weight_scales, minimums = matrix.group_scales(), matrix.group_minimums()
     y = np.zeros((num_tokens, num_outputs), np.float32)
     for group in range(num_groups):
-        shares = rows.shares[:, group, None]
+        x_scales = rows.scales[:, group, None]
         products = rows.codes[:, group].astype(np.int64) @ centered[:, group].T
-        y += products.astype(np.float32) * (weight_scales[:, group] * shares)
+        y += products.astype(np.float32) * (weight_scales[:, group] * x_scales)
         if minimums is not None:
             sums = rows.codes[:, group].sum(axis=-1, dtype=np.int64, keepdims=True)
-            y += (sums.astype(np.float32) * shares) * minimums[:, group]
-    y = y * rows.scales[:, None]
+            y += (sums.astype(np.float32) * x_scales) * minimums[:, group]
     y = y if bias is None else y + bias
     assert (OPS.ops.linear(x, OPS.weights.matrix(matrix, bias)) == y).all()
 
@@ -278,7 +267,7 @@ def test_sums_of_long_rows_are_exact():
     x = rng.uniform(0.8, 1, (1, 1 << 17)).astype(np.float32)
     rows = quantize_activations(x, 1 << 17)
     sums = rows.codes[0].astype(np.int64) @ matrix.codes.T.astype(np.int64)
-    expected = sums.astype(np.float32) * (matrix.scales * rows.shares[0]) * rows.scales
+    expected = sums.astype(np.float32) * (matrix.scales * rows.scales[0])
     assert (OPS.ops.linear(x, OPS.weights.matrix(matrix)) == expected).all()
 
 

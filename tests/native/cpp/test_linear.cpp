@@ -215,9 +215,6 @@ float max_abs(const float* x, std::int64_t begin, std::int64_t end) {
   return max;
 }
 
-// 2^(quarters / 4)
-float fourth_root(int quarters) { return static_cast<float>(std::exp2(quarters / 4.0)); }
-
 DefinedRow define_row(const float* x, const Weights& w, Activations activations) {
   const FormatInfo& info = format_info(w.format);
   DefinedRow row{{x, x + w.k}, {}};
@@ -226,33 +223,21 @@ DefinedRow define_row(const float* x, const Weights& w, Activations activations)
     for (double& value : row.values) value = float_from_bf16(bf16_bits(static_cast<float>(value)));
   }
   if (!info.is_integer) return row;
-  const float row_max = max_abs(x, 0, w.k);
-  const bool is_zero = row_max < 0x1p-80f;
-  const float scale = is_zero ? 0.0f : row_max / 127.0f;
-  const float inverse = is_zero ? 0.0f : 127.0f / row_max;
   for (std::int64_t g = 0; g < w.num_groups; ++g) {
     const std::int64_t begin = has_group_scales(info) ? g * info.tile_inputs : 0;
     const std::int64_t end =
         has_group_scales(info) ? std::min<std::int64_t>(begin + info.tile_inputs, w.k) : w.k;
-    const double group_max = double{max_abs(x, begin, end)};
-    int halvings = 0;
-    while (halvings < 31 && std::ldexp(group_max, halvings + 1) <= double{row_max}) ++halvings;
-    const float raised = static_cast<float>(std::ldexp(group_max, halvings));
-    int quarters = 0;  // of an octave
-    while (quarters < 3 && halvings < 31 && raised * fourth_root(quarters + 1) <= row_max) {
-      ++quarters;
-    }
-    const double share = quarters > 0 ? double{fourth_root(4 - quarters)} / 2 : 1.0;
-    row.scales.push_back(double{scale} * std::ldexp(share, -halvings));
-    const float group_inverse = std::ldexp(inverse, halvings) * fourth_root(quarters);
-    for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * group_inverse);
+    const float group_max = max_abs(x, begin, end);
+    const bool is_zero = group_max < 0x1p-100f;
+    row.scales.push_back(is_zero ? 0.0 : double{group_max / 127.0f});
+    const float inverse = is_zero ? 0.0f : 127.0f / group_max;
+    for (std::int64_t i = begin; i < end; ++i) row.values[i] = std::nearbyint(x[i] * inverse);
   }
   return row;
 }
 
 // A dot product and a bound of what f32 may lose of it: each of the terms that are added in f32 is
-// rounded at most twice as it is made, each of the additions once, and their sum once where it
-// meets the scale of a row.
+// rounded at most twice as it is made, and each of the additions once.
 struct Defined {
   double value, tolerance;
 };
@@ -297,15 +282,13 @@ void linear(const KernelTable& kernels, const PackedMatrix& w, const float* x,
   // What earlier steps leave behind must not matter.
   std::memset(scratch.data(), 0xff, scratch.size());
   const std::int64_t k = w.num_inputs();
-  linear_prepare(kernels, w, x, k, 0, call.row_split, num_rows, scratch.data());
-  linear_prepare(kernels, w, x, k, call.row_split, num_rows, num_rows, scratch.data());
+  linear_prepare(kernels, w, x, k, 0, call.row_split, scratch.data());
+  linear_prepare(kernels, w, x, k, call.row_split, num_rows, scratch.data());
   const LinearOutput output{y, w.num_outputs(), call.bias, call.add_to_y};
-  linear_compute(kernels, w, scratch.data(), num_rows, 0, num_rows, call.panel_split,
-                 w.num_panels(), output);
+  linear_compute(kernels, w, scratch.data(), 0, num_rows, call.panel_split, w.num_panels(), output);
   const std::int64_t row_split = num_rows / 3;
-  linear_compute(kernels, w, scratch.data(), num_rows, row_split, num_rows, 0, call.panel_split,
-                 output);
-  linear_compute(kernels, w, scratch.data(), num_rows, 0, row_split, 0, call.panel_split, output);
+  linear_compute(kernels, w, scratch.data(), row_split, num_rows, 0, call.panel_split, output);
+  linear_compute(kernels, w, scratch.data(), 0, row_split, 0, call.panel_split, output);
 }
 
 std::string describe(const KernelTable& kernels, const Weights& w, Activations activations) {
@@ -390,10 +373,10 @@ void test_panels_side_by_side(const KernelTable& kernels, const Weights& w, Acti
   const PackedMatrix matrix = packed(w, activations);
   const std::vector<float> x = random_rows(1, w.k, random);
   AlignedBuffer scratch(linear_scratch_bytes(matrix, 1));
-  linear_prepare(kernels, matrix, x.data(), w.k, 0, 1, 1, scratch.data());
+  linear_prepare(kernels, matrix, x.data(), w.k, 0, 1, scratch.data());
   std::vector<float> apart(w.n);
   for (std::int64_t panel = 0; panel < matrix.num_panels(); ++panel) {
-    linear_compute(kernels, matrix, scratch.data(), 1, 0, 1, panel, panel + 1, {apart.data(), w.n});
+    linear_compute(kernels, matrix, scratch.data(), 0, 1, panel, panel + 1, {apart.data(), w.n});
   }
   for (std::int64_t split = 0; split <= matrix.num_panels(); ++split) {
     std::vector<float> together(w.n);

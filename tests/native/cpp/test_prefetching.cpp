@@ -108,7 +108,7 @@ void each_step_prefetches(KVFormat format, std::int64_t head_dim, std::int64_t n
 void each_tile_prefetches(Format format, const LinearKernel& kernel, std::int64_t num_rows) {
   const PackedMatrix w(format, 40, 200);
   AlignedBuffer scratch(linear_scratch_bytes(w, num_rows));
-  const PreparedRows rows{scratch.data(), 0, reinterpret_cast<float*>(scratch.data())};
+  const PreparedRows rows{scratch.data(), 0};
   std::vector<float> y(static_cast<std::size_t>(40 * num_rows));
   num_steps_told = num_steps_taken = 0;
   kernel.compute(w.view(), rows, 0, num_rows, 0, w.num_panels(), {y.data(), 40});

@@ -32,23 +32,20 @@ class NumpyQuantizedMatrix:
     def linear(self, x: HostArray) -> HostArray:
         """x [T, K] -> [T, N] in x's dtype: an exact integer product per group; then, in group order,
 
-        y += product * (weight's scale * group's share of x's scale)
-        y += (sum of x's codes * group's share of x's scale) * minimum, where the weights have minimums;
-
-        and at last y * x's scale.
+        y += product * (weight's scale * x's scale)
+        y += (sum of x's codes * x's scale) * minimum, where the weights have minimums.
         """
         num_groups, group_size, num_outputs = self.codes.shape
         rows = quantize_activations(x, group_size)
         scales, minimums = self.matrix.group_scales(), self.matrix.group_minimums()
         y = np.zeros((len(x), num_outputs), x.dtype)
         for group in range(num_groups):
-            shares = rows.shares[:, group, None]
+            x_scales = rows.scales[:, group, None]
             products = rows.codes[:, group].astype(self.codes.dtype) @ self.codes[group]
-            y += products.astype(np.float32) * (scales[:, group] * shares)
+            y += products.astype(np.float32) * (scales[:, group] * x_scales)
             if minimums is not None:
                 sums = rows.codes[:, group].sum(axis=-1, dtype=np.int32, keepdims=True)
-                y += (sums.astype(np.float32) * shares) * minimums[:, group]
-        y *= rows.scales[:, None]
+                y += (sums.astype(np.float32) * x_scales) * minimums[:, group]
         return y if self.bias is None else y + self.bias
 
     def embed(self, token_ids: IntArray) -> HostArray:
