@@ -90,7 +90,7 @@ def test_many_requests(request: pytest.FixtureRequest) -> None:
     )
     watched = Budgeted(engine)
     requests = arrivals(random.Random(0))
-    warm_up, traced = num_requests // 5, num_requests // 6
+    warm_up, traced = num_requests // 5, num_requests // 3
 
     serve(engine, requests, warm_up)
     before = num_objects()
