@@ -129,8 +129,14 @@ def test_the_numbers_are_those_of_the_file(written: Path) -> None:
 
 
 def test_the_headers_say_what_a_step_takes(written: Path) -> None:
-    settings = EngineConfig(backend="cpu", num_threads=2)
-    planned = plan_stored_model("written", open_stored_model(written), settings)
+    settings, model = EngineConfig(backend="cpu", num_threads=2), open_stored_model(written)
+    for name in model.tensors:
+        matrix = model.tensors.tensor(name)
+        assert (
+            not isinstance(matrix, QuantizedMatrix)
+            or model.tensors.matrix_format(name) == matrix.format
+        )
+    planned = plan_stored_model("written", model, settings)
     backend = make_backend(settings)
     decoder, config = load_decoder(written, backend)
     taken = backend.compile(decoder, config).scratch_bytes(settings.max_num_batched_tokens)
