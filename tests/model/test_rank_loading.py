@@ -109,6 +109,19 @@ def test_ranks_have_the_rows_of_the_whole(
             assert rows(owner) == rows(expert)
 
 
+def test_numbers_that_are_not_finite_are_counted_among_the_rows_of_the_rank(
+    tmp_path: Path,
+) -> None:
+    def edit(weights: dict[str, Any]) -> None:
+        weights["model.layers.0.self_attn.o_proj.weight"][-1, 3] = np.nan
+
+    path = write_checkpoint(tmp_path, "llama", edit_weights=edit)
+    loaded(path, "none", 0)
+    for rank, place in ((None, r"\[63, 3\]"), (1, r"\[31, 3\] of the rows of this process")):
+        with pytest.raises(ValueError, match=rf"holds nan at {place}: weights must be finite"):
+            loaded(path, "none", rank)
+
+
 def test_shares_are_whole_panels_of_rows_and_whole_experts() -> None:
     weights = CpuBackend(1, ranks=planned_ranks(3)).weights
     own = [weights.own_rows(num_rows) for num_rows in (95, 96, 100)]

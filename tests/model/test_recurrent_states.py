@@ -14,7 +14,7 @@ from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.loaded_model import LoadedModel, load_draft_model, load_model
 from pellucid.memory import engine_plan
-from pellucid.observing.events import BlockOps, EventRecord, Level, PrefixMatched, StateOps
+from pellucid.observing.events import BlockOps, EventRecord, Hello, Level, PrefixMatched, StateOps
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.block_ops import BlockOp, Copy, SlotKind
 from pellucid.scheduling.request import Request
@@ -64,6 +64,9 @@ def test_the_third_prompt_with_a_head_goes_on_behind_it(model: LoadedModel) -> N
     running = engine(model)
     records: list[EventRecord] = []
     running.events.subscribe(records.append, Level.STEP)
+    (hello,) = (record.event for record in records if isinstance(record.event, Hello))
+    kinds = ["full" if each.attention else "recurrent" for each in model.config.layers]
+    assert [*hello.model.layer_kinds] == kinds and len({*kinds}) == 2
     outputs = [generate(running, [prompt])[0] for prompt in PROMPTS]
     assert answers(outputs) == alone(model, PROMPTS)
     assert [output.num_cached_tokens for output in outputs] == [0, 0, 64]

@@ -113,7 +113,7 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: FakeHub) -> None:
 def in_four_bits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Two files in four bits, of 8 and 4 MB of weights, and one in eight."""
     folder, files = tmp_path_factory.mktemp("files"), {}
-    for tag, vocab_size in (("Q4_K_M", 32_000), ("IQ4_XS", 16_000), ("Q8_0", 100)):
+    for tag, vocab_size in (("Q4_K_M", 32_000), ("Q4_K_S", 16_000), ("Q8_0", 100)):
         directory = write_checkpoint(
             folder / tag, "llama", config_overrides={"vocab_size": vocab_size}
         )
@@ -152,12 +152,12 @@ def test_the_best_file_in_four_bits_that_fits(hub: FakeHub, four_bit_files: None
         assert (chosen.model, chosen.max_model_len) == (f"{REPOSITORY}:Q4_K_M", None)
         assert chosen.reason.startswith("in four bits")
     less = choose(MODEL_NAMES[SHORT], None, least_memory("Q4_K_M") - (2 << 20))
-    assert less.model == f"{REPOSITORY}:IQ4_XS"
+    assert less.model == f"{REPOSITORY}:Q4_K_S"
     assert names() == [REPOSITORY]  # its small files: no weights were downloaded
 
 
 def test_nothing_fits(hub: FakeHub, four_bit_files: None) -> None:
-    with pytest.raises(ValueError, match=rf"^{SHORT}: does not fit: {REPOSITORY}:IQ4_XS takes"):
+    with pytest.raises(ValueError, match=rf"^{SHORT}: does not fit: {REPOSITORY}:Q4_K_S takes"):
         choose(MODEL_NAMES[SHORT], None, 1000)
 
 
@@ -165,10 +165,10 @@ def test_nothing_fits(hub: FakeHub, four_bit_files: None) -> None:
 def test_what_was_downloaded_is_taken_without_the_hub(
     hub: FakeHub, four_bit_files: None, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
-    find_model(f"{REPOSITORY}:IQ4_XS")
+    find_model(f"{REPOSITORY}:Q4_K_S")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     chosen = choose(MODEL_NAMES[SHORT], None, memory)
-    assert (chosen.model, chosen.reason) == (f"{REPOSITORY}:IQ4_XS", "it is in the cache")
+    assert (chosen.model, chosen.reason) == (f"{REPOSITORY}:Q4_K_S", "it is in the cache")
 
 
 @pytest.mark.parametrize(("memory", "typed"), [(PLENTY, None), (LITTLE, None), (LITTLE, 5000)])
@@ -327,10 +327,10 @@ def test_rm_follows_no_link_out_of_the_cache(
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(b"GGUF")
     snapshot = find_model(f"{REPOSITORY}:Q4_K_M").path.parent
-    (snapshot / "Qwen3-0.6B-IQ4_XS.gguf").symlink_to(mine)
-    assert pellucid("rm", f"{REPOSITORY}:IQ4_XS", "--yes").status == 0
+    (snapshot / "Qwen3-0.6B-Q4_K_S.gguf").symlink_to(mine)
+    assert pellucid("rm", f"{REPOSITORY}:Q4_K_S", "--yes").status == 0
     assert mine.exists() and names() == [f"{REPOSITORY}:Q4_K_M"]
-    (snapshot / "Qwen3-0.6B-IQ4_XS.gguf").symlink_to(mine)
+    (snapshot / "Qwen3-0.6B-Q4_K_S.gguf").symlink_to(mine)
     assert pellucid("rm", REPOSITORY, "--yes").status == 0
     assert mine.exists() and names() == []
 

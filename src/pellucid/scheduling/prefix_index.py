@@ -178,6 +178,7 @@ class PrefixIndex:
         for block_hash, block in self._blocks.items():
             assert block.key is not None and block.key.block_hash == block_hash
             assert block_hash in self._children[block.key.parent_hash][block.key.token_ids[0]]
+        assert all(self._children.values())
         alike = [group for children in self._children.values() for group in children.values()]
         assert sum(map(len, alike)) == len(self._blocks) and all(alike)
         first_blocks = (block.key for block in self._blocks.values())
