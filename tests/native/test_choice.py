@@ -56,6 +56,9 @@ def test_numpy_has_one_thread_unless_more_are_asked_for(monkeypatch):
         make_backend(EngineConfig(backend="numpy", num_threads=num_threads))
         libraries = (each for each in threadpool_info() if each["user_api"] == "blas")
         assert {each["num_threads"] for each in libraries} == {expected}
+    monkeypatch.setattr(os, "cpu_count", lambda: None)  # a system that does not say
+    with pytest.raises(ValueError, match="num_threads=2: this machine has 1"):
+        make_backend(EngineConfig(backend="numpy", num_threads=2))
 
 
 def test_a_program_has_rows_for_the_largest_step_and_no_more_than_512():

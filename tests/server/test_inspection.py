@@ -130,6 +130,8 @@ def test_blocks_and_tree_are_for_admins(inspected: RunningServer, reply: Any) ->
     for side in ("k", "v"):
         errors = [block[bits][side]["rms_error_frac"] for bits in ("int8", "int4")]
         assert 0 < errors[0] < 0.02 < errors[1] < 0.2
+    empty = get(inspected, "/v1/kv/blocks/200", ADMIN).json
+    assert (empty["filled_tok"], empty["k"], empty["int4"]["v"]["max_error"]) == (0, [], 0.0)
     for path in ("/v1/kv/tree", "/v1/kv/blocks/0"):
         assert get(inspected, path).status == 403
     for path in ("/v1/kv/blocks/x", "/v1/kv/blocks/9999999", "/v1/kv/blocks/0?layer=99"):

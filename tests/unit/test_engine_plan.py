@@ -109,6 +109,8 @@ def test_recurrent_states_have_slots(
     assert made.cache.num_states == sum(slots)
     most = 2 + slots[0] + 2 * 2  # one group; two states of two blocks each may wait
     assert made.max_pending_blocks == most
+    in_three = plan(EngineModels(needs(RECURRENT)), kv_cache_dtype="int8", **knobs)
+    assert in_three.max_pending_blocks == most + 2
     pool = made.cache.state_pool()
     assert pool is not None and pool.num_snapshots == slots[1]
     with_keys = plan(EngineModels(needs(RECURRENT)), kv_cache_dtype="int4")

@@ -98,7 +98,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_many_characters_take_the_whole(made: list[str]) -> None:
-    lazy, text = read(ABC, FIRST), "ab " * (MAX_PARTIAL_CHARACTERS // 6)
+    lazy, text = read(ABC, FIRST), "<s>" + "ab " * (MAX_PARTIAL_CHARACTERS // 6 - 1)
     found = [lazy.encode(text).ids for _ in range(3)]
     assert made == ["make_partial", "make_partial", "make_whole"]
     assert found[0] == found[1] == found[2] == lazy.encode_batch([text])[0].ids

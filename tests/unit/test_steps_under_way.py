@@ -137,6 +137,30 @@ def test_beams_end_together_when_one_fails(
     assert others[1].outputs[0].token_ids == alone([5])[:6]
 
 
+def test_blocks_that_cannot_be_moved_behind_a_step_that_computes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody frees the blocks that the only request of that step needs."""
+    engine = engine_on(2, context_length=48, num_kv_blocks=3, block_size=16)
+    monkeypatch.setattr(engine.scheduler._preemption, "victims_to_admit", lambda *_: [])
+    short = engine.add_request([1], replace(PARAMS, max_tokens=3))
+    long = engine.add_request([2] * 30, PARAMS)
+    while not short.finished:
+        engine.step()
+    refused = engine.add_request([3] * 30, PARAMS)
+    engine.step()
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.model_runner, "transfer", explode)
+        engine.step()
+    engine.scheduler.check_integrity()
+    assert long.outputs[0].stop_reason == "RuntimeError: poisoned"
+    assert "fewer blocks are free" in str(refused.outputs[0].stop_reason)
+    again = engine.add_request([5], PARAMS)
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert again.outputs[0].token_ids == alone([5])
+
+
 @pytest.mark.parametrize("make_engine", [fake_engine, lambda: engine_on(2)])
 def test_an_interrupted_step_is_computed_again(
     make_engine: Callable[[], LLMEngine], monkeypatch: pytest.MonkeyPatch
@@ -152,6 +176,10 @@ def test_an_interrupted_step_is_computed_again(
     while engine.has_unfinished_requests:
         engine.step()
     assert [each.outputs[0].token_ids for each in outputs] == [alone([5]), alone([6])]
+
+
+def explode(*_: object) -> None:
+    raise RuntimeError("poisoned")
 
 
 def interrupt(*_: object) -> None:
