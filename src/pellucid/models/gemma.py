@@ -72,7 +72,6 @@ def _read_gemma(config: JsonObject) -> ModelConfig:
         config = config.with_values(hidden_act="gelu_pytorch_tanh")
     model = config_json.llama_like(
         config,
-        activation="hidden_act",
         attention=config_json.attention_biases(config),
     )
     return replace(model, embedding_scale=math.sqrt(model.hidden_size))
