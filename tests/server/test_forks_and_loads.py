@@ -136,6 +136,9 @@ def test_a_load_in_both_disciplines_on_the_same_arrivals(bundled: RunningServer)
         for event in events:
             states.setdefault(event["index"], []).append(event["state"])
         assert all(own == ["sent", "first", "done"] for own in states.values())
+        assert all(
+            event["at_us"] >= event["due_us"] for event in events if event["state"] == "sent"
+        )
         if discipline == "static":  # nobody of the second batch before all of the first have left
             assert end["cached_tok"] > 0  # the second batch finds the shared prefix
             order = [(event["index"], event["state"]) for event in events]

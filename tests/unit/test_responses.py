@@ -191,6 +191,16 @@ def test_the_other_forms() -> None:
     message = message_of(read(template, ["<call add>7</call>"]))  # arguments are an object
     assert message == Message("", "<call add>7", [])
 
+    bare = {"open": "<call>", "close": "</call>", "content": "json"}  # the content is the call
+    template = ResponseTemplate.compile(spec(tool_calls=bare, content={}))
+    for text in (
+        '{"name": "add", "arguments": {"a": 1}}',
+        '{"arguments": {"a": 1}, "name": "add"}',
+        '{"arguments": "{\\"a\\": 1}", "name": "add"}',
+    ):
+        for pieces in ([f"<call>{text}</call>"], [*f"<call>{text}</call>"]):
+            assert message_of(read(template, pieces)) == Message("", "", [("add", {"a": 1})])
+
     for content, text in (
         ({"content": "json", "content_args": {}}, '<call >{"a": 1}'),
         ({"content": "xml-inline", "content_args": TAGS}, "<call ><a>1</a>"),
