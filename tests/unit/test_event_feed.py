@@ -169,6 +169,18 @@ def test_events_of_steps_wait_for_nobody_who_wants_them_at_once_nor_for_a_reader
     stop()
 
 
+def test_what_steps_emit_does_not_pile_up_for_a_reader_that_stopped() -> None:
+    engine = fake_engine(context_length=4096, num_kv_blocks=300)
+    bus, most = engine.events, 0
+    EventFeed(bus).read(Level.STEP)
+    params = SamplingParams(temperature=0, max_tokens=2000, ignore_eos=True)
+    output = engine.add_request([1], params)
+    while not output.finished:
+        engine.step()
+        most = max(most, len(bus._pending))
+    assert MAX_PENDING / 2 < most < MAX_PENDING + 3
+
+
 def test_a_snapshot_continues_with_events_that_another_thread_hands_out() -> None:
     bus = EventBus()
     reader = EventFeed(bus).read(Level.STEP)

@@ -171,10 +171,9 @@ class StepRecorder:
         for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        bus = self._bus
-        if works and bus.wants_steps:
-            arguments = (works, times, self._last_emitted, expert_bytes)
-            bus.keep((now, bus.step, self._costs.step, arguments))
+        if works and self._bus.wants_steps:
+            last = self._last_emitted
+            self._bus.emit_made(now, self._costs.step, works, times, last, expert_bytes)
         self._last_emitted = now
 
     def close(self, request_id: str, now: float) -> Ledger:

@@ -14,6 +14,7 @@ from pellucid.observing.events import (
     EventRecord,
     Hello,
     Level,
+    Note,
     Token,
     TokenText,
     Warn,
@@ -23,8 +24,6 @@ from pellucid.observing.observation_budget import ObservationBudget
 Subscriber: TypeAlias = Callable[[EventRecord], None]
 ListSubscriber: TypeAlias = Callable[[Sequence[EventRecord]], None]
 OF_TOKENS = (Token, TokenText)
-# (time, step, function, arguments): events that `function(*arguments)` makes.
-Note: TypeAlias = tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]
 MAX_PENDING = 1024  # times that events wait for a reader: some hundreds of steps
 PAY_SECONDS = 0.01  # between two payments of what events have cost
 # About what the engine's thread takes to keep what an event is made of: 50 to 60 bytecodes, whose code and data a step
@@ -109,8 +108,8 @@ class EventBus:
         wants_steps, wants_tokens: whether anyone wants events of levels `STEP` and `TEXT`; each step asks.
         version: another number whenever subscribers have come, gone or changed what they want.
         step: number of the current step, which the engine counts; between two steps, of the last one.
-        keep: as `emit_made`, for what each step emits: one call with all that a note has. What is not wanted at once
-            waits for a reader or for `flush`, however much it is.
+        keep: as `emit_made`, in one call with all that a note has, but without its bound on what waits: for all that a
+            step emits but the last.
         tokens_of: whose tokens anyone wants; None: of all.
     """
 

@@ -6,9 +6,9 @@ _blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the i
 or removed. docs/events.md describes each of them, schema/events.v1.json is the same for machines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -72,6 +72,10 @@ class Event(Part, frozen=True, tag_field="ev"):
     def encode(self) -> bytes:
         """The event as JSON, its name first, without the envelope."""
         return msgspec.json.encode(self)
+
+
+# (time, step, function, arguments): events that `function(*arguments)` makes.
+Note: TypeAlias = tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):

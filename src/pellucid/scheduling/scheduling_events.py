@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pellucid.observing import events
 from pellucid.scheduling.block import Block
@@ -19,9 +19,6 @@ STAT_SECONDS = 0.5  # between two events `stat`
 MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
 
 Finish = Literal["eos", "length", "stop", "cancel", "error"]
-
-
-Note: TypeAlias = tuple[float, int, Callable[..., Iterable[events.Event]], tuple[object, ...]]
 
 
 class EventSink(Protocol):
@@ -41,8 +38,8 @@ class EventSink(Protocol):
         ...
 
     @property
-    def keep(self) -> Callable[[Note], None]:
-        """As `emit_made`, for what each step emits; takes (now, step, make, arguments)."""
+    def keep(self) -> Callable[[events.Note], None]:
+        """As `emit_made`, for all that a step emits but the last; takes (now, step, make, arguments)."""
         ...
 
     def wants(self, level: events.Level) -> bool:
