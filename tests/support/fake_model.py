@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from pellucid.facts.model_config import ModelConfig, RopeConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.inputs.prompts import ChatPrompt
 from pellucid.loaded_model import LoadedModel
+from pellucid.outputs import CompletionDelta
 from pellucid.speculation.proposers.proposer import Proposer
 from pellucid.text.responses.format import ResponseFormat
 from pellucid.text.responses.template import ResponseTemplate
@@ -257,6 +259,12 @@ class FakeClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def step_without_moves(engine: LLMEngine) -> list[CompletionDelta]:
+    """A step in which blocks cannot be moved."""
+    with patch.object(engine.model_runner, "transfer", side_effect=RuntimeError("poisoned")):
+        return engine.step()
 
 
 def fake_engine(

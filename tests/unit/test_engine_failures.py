@@ -13,7 +13,13 @@ from pellucid.execution.sampler import SampledToken, SamplingRow
 from pellucid.inputs.sampling_params import SamplingParams
 from pellucid.observing.events import EventRecord, RequestStateChanged
 from pellucid.outputs import CompletionDelta, RequestOutput
-from support.fake_model import FakeClock, FakeDecoder, FakeTokenizer, fake_engine
+from support.fake_model import (
+    FakeClock,
+    FakeDecoder,
+    FakeTokenizer,
+    fake_engine,
+    step_without_moves,
+)
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -173,22 +179,18 @@ def test_blocks_that_cannot_be_moved_in_the_step_whose_plan_cannot_be_kept(
     engine = fake_engine(context_length=48, num_kv_blocks=3, block_size=16)
     monkeypatch.setattr(engine.scheduler._preemption, "victims_to_admit", lambda *_: [])
     first, second = (engine.add_request([index] * 30, PARAMS) for index in (1, 2))
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.model_runner, "transfer", explode)
-        engine.step()
+    step_without_moves(engine)
     check_failed(first, "RuntimeError: poisoned")
     check_failed(second, "fewer blocks are free than the request's admission needs")
     check_fine_after(engine)
 
 
-def test_blocks_that_cannot_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_cannot_be_moved() -> None:
     engine = fake_engine(max_num_seqs=2, block_size=16)
     running = [engine.add_request([index] * 40, PARAMS) for index in (1, 2)]
     waiting = engine.add_request([3] * 40, PARAMS)
     engine.step()
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.model_runner, "transfer", explode)
-        engine.step()
+    step_without_moves(engine)
     engine.scheduler.check_integrity()
     for output in running:
         check_failed(output, "RuntimeError: poisoned")
@@ -219,18 +221,14 @@ def test_a_machine_that_is_lost_takes_its_part_of_all_blocks_with_it(is_running:
     assert again.num_cached_tokens == 0
 
 
-def test_blocks_that_cannot_be_moved_in_the_step_in_which_a_request_times_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_that_cannot_be_moved_in_the_step_in_which_a_request_times_out() -> None:
     clock = FakeClock()
     engine = fake_engine(clock=clock)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, max_time=2.0)
     late, other = engine.add_request([1] * 9, params), engine.add_request([2] * 9, PARAMS)
     engine.step()
     clock.now = 3.0
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.model_runner, "transfer", explode)
-        deltas = engine.step()
+    deltas = step_without_moves(engine)
     assert len(deltas) == 2
     assert (late.outputs[0].finish_reason, late.outputs[0].stop_reason) == ("length", "max_time")
     check_failed(other, "RuntimeError: poisoned")
@@ -239,16 +237,14 @@ def test_blocks_that_cannot_be_moved_in_the_step_in_which_a_request_times_out(
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_blocks_that_cannot_be_moved_in_the_step_that_completes_the_prompt_of_several(
-    n: int, monkeypatch: pytest.MonkeyPatch
+    n: int,
 ) -> None:
     """The completion that computes the prompt fails; those that waited for it compute it anew."""
     engine = fake_engine(max_num_batched_tokens=8)
     params = SamplingParams(n=n, max_tokens=5, ignore_eos=True, seed=3)
     output = engine.add_request([1] * 12, params)
     engine.step()
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.model_runner, "transfer", explode)
-        engine.step()
+    step_without_moves(engine)
     run(engine)
     alone = fake_engine()
     expected = alone.add_request([1] * 12, params)

@@ -17,7 +17,7 @@ from pellucid.scheduling.scheduler_output import BeamCandidate
 from pellucid.speculation.proposers.proposer import Proposer
 from support.courses import Courses
 from support.fake_machines import DecoderOnMachines
-from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine
+from support.fake_model import VOCAB_SIZE, FakeClock, FakeTokenizer, fake_engine, step_without_moves
 from support.traces import TraceSpace, check_trace, make_trace
 
 SPACE = TraceSpace(
@@ -149,9 +149,7 @@ def test_blocks_that_cannot_be_moved_behind_a_step_that_computes_nothing(
         engine.step()
     refused = engine.add_request([3] * 30, PARAMS)
     engine.step()
-    with monkeypatch.context() as patched:
-        patched.setattr(engine.model_runner, "transfer", explode)
-        engine.step()
+    step_without_moves(engine)
     engine.scheduler.check_integrity()
     assert long.outputs[0].stop_reason == "RuntimeError: poisoned"
     assert "fewer blocks are free" in str(refused.outputs[0].stop_reason)
@@ -176,10 +174,6 @@ def test_an_interrupted_step_is_computed_again(
     while engine.has_unfinished_requests:
         engine.step()
     assert [each.outputs[0].token_ids for each in outputs] == [alone([5]), alone([6])]
-
-
-def explode(*_: object) -> None:
-    raise RuntimeError("poisoned")
 
 
 def interrupt(*_: object) -> None:
