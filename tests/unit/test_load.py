@@ -2,15 +2,18 @@
 
 import asyncio
 import statistics
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from pellucid.benchmark.load.result import LoadResult, Outcome, ServiceLevel, Spread
 from pellucid.benchmark.load.sender import Reply, Target
+from pellucid.benchmark.load.tasks import sleep_until
 from pellucid.benchmark.load.traffic import Lengths, PromptWriter, Traffic
 from pellucid.server_client import ServerClient, ServerError
 from support.refusals import check_refusals
@@ -73,6 +76,24 @@ def test_prompts_share_their_prefix_and_nothing_else() -> None:
         assert len(text) == 30 + round((request.num_prompt_tokens - 10) / 2)
     assert len({tuple(text[:30]) for text in texts}) == 2
     assert len({tuple(text[30:]) for text in texts}) == 40
+
+
+def test_no_request_is_sent_before_it_is_due() -> None:
+    async def seconds_late(due: float) -> float:
+        start = time.monotonic()
+
+        def now() -> float:
+            return time.monotonic() - start
+
+        await sleep_until(due, now)
+        return now() - due
+
+    async def wait_in_turn() -> list[float]:
+        return [await seconds_late(tenths / 1e4) for tenths in (-10, *range(60))]
+
+    assert (
+        min(uvloop.run(wait_in_turn())) >= 0
+    )  # the server's loop, whose sleeps are whole milliseconds
 
 
 def test_times_of_an_answer() -> None:

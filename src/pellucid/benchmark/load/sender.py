@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.benchmark.load.result import Outcome
-from pellucid.benchmark.load.tasks import run_all
+from pellucid.benchmark.load.tasks import run_all, sleep_until
 from pellucid.benchmark.load.traffic import (
     EXAMPLE_WORDS,
     PlannedRequest,
@@ -170,7 +170,7 @@ async def send_load(
     else:
 
         async def send_when_due(request: PlannedRequest, prompt: str) -> None:
-            await asyncio.sleep(max(0.0, request.due - now()))
+            await sleep_until(request.due, now)
             await _send(target, request, prompt, request.due, now, note)
 
         await run_all([send_when_due(request, prompt) for request, prompt in planned])

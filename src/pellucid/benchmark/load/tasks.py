@@ -1,7 +1,7 @@
-"""Runs the requests of a load side by side."""
+"""Runs the requests of a load side by side, each when it is due."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -14,3 +14,14 @@ async def run_all(coroutines: list[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def sleep_until(due: float, now: Callable[[], float]) -> None:
+    """Never returns before `due`, and at once where it has passed. One sleep is not enough: uvloop counts in whole
+    milliseconds, and its sleeps may end one or two of them early.
+
+    Args:
+        due: in seconds of the clock `now`.
+    """
+    while (seconds := due - now()) > 0:
+        await asyncio.sleep(seconds)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 from pellucid.benchmark.load.result import PERCENTILES, LoadResult, Outcome, ServiceLevel, Spread
-from pellucid.benchmark.load.tasks import run_all
+from pellucid.benchmark.load.tasks import run_all, sleep_until
 from pellucid.benchmark.load.traffic import (
     EXAMPLE_WORDS,
     Lengths,
@@ -130,7 +130,7 @@ class _Load:
         if self._body.discipline == "static":
             for first in range(0, len(self._planned), size):
                 group = self._planned[first : first + size]
-                await asyncio.sleep(max(0.0, group[-1].due - self._now()))  # until it is full
+                await sleep_until(group[-1].due, self._now)  # until it is full
                 await run_all([self._send(each, prompts[each.index]) for each in group])
         elif self._traffic.rate is None:
             queue = iter(self._planned)
@@ -143,7 +143,7 @@ class _Load:
         else:
 
             async def send_when_due(request: PlannedRequest) -> None:
-                await asyncio.sleep(max(0.0, request.due - self._now()))
+                await sleep_until(request.due, self._now)
                 await self._send(request, prompts[request.index])
 
             await run_all([send_when_due(request) for request in self._planned])
