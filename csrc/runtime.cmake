@@ -2,6 +2,7 @@
 find_package(Threads REQUIRED)
 target_sources(pellucid_core PRIVATE
   csrc/block_hashes.cpp
+  csrc/decode_events.cpp
   csrc/draw.cpp
   csrc/exchange.cpp
   csrc/expert_plan.cpp

@@ -13,6 +13,7 @@ void bind_exchange(nanobind::module_& m);
 void bind_weights(nanobind::module_& m);
 void bind_quantize(nanobind::module_& m);
 void bind_gguf_blocks(nanobind::module_& m);
+void bind_step_log(nanobind::module_& m);
 void bind_texts(nanobind::module_& m);
 void bind_merges(nanobind::module_& m);
 void bind_kv_cache(nanobind::module_& m);

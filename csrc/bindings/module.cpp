@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
   pellucid::bind_quantize(m);
   pellucid::bind_gguf_blocks(m);
   pellucid::bind_texts(m);
+  pellucid::bind_step_log(m);
   pellucid::bind_merges(m);
   pellucid::bind_block_hashes(m);
   pellucid::bind_kv_cache(m);

@@ -2,7 +2,7 @@
 pellucid's native kernels and what they need to know about the machine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import enum
 from typing import Annotated, Literal
 
@@ -316,6 +316,87 @@ class TokenTable:
     def repeated(self) -> int | None:
         """
         The first token whose text a later one has, too; None: all are different.
+        """
+
+TELLS_TOKENS: int = 1
+
+TELLS_BLOCKS: int = 2
+
+class LoggedEvents:
+    """
+    Events that follow each other, as JSON: an array without its brackets, empty if `last_seq` is before `seq`. `t_us` is of the last one.
+    """
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def last_seq(self) -> int: ...
+
+    @property
+    def t_us(self) -> int: ...
+
+    @property
+    def num_events(self) -> int: ...
+
+    @property
+    def json(self) -> bytes: ...
+
+class StepLog:
+    """
+    Keeps what decode steps leave, as numbers, until somebody reads their events. It takes steps that are plain: each request decodes one token, goes on, and decoded one in the step before.
+    """
+
+    def __init__(self, block_size: int, budget: int, weight_bytes: int, bytes_per_position: float, numbers_by_window: Sequence[tuple[int, int]], bytes_per_number: float, state_bytes: int, flops_per_second: float, bytes_per_second: float, encode: Callable, show: Callable) -> None:
+        """
+        `encode(value)` is its JSON, `show(token_id)` the text of a token; both are called by `take`. A window of 0 is none, and so are speeds of 0.
+        """
+
+    def begin(self, now: float, step: int, output: object, taken: object, observed: object) -> int:
+        """
+        A step has been sampled at `now`, seconds; to be called of each. `observed` has what somebody else tells of its tokens. Returns what nobody else has to tell: TELLS_TOKENS, TELLS_BLOCKS.
+        """
+
+    def follow_blocks(self, follows: bool) -> None:
+        """Whether `kv` of plain steps is kept unasked."""
+
+    def tell_tokens(self, has_some: bool, has_all: bool) -> None:
+        """Whether any tokens are to be told, and whether those of all requests."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the step that has begun is."""
+
+    def add_blocks(self, changes: object | None) -> None:
+        """
+        Has `kv` of the step kept, which is plain, with changes beside the slots that it has filled, or None.
+        """
+
+    def add_changes(self, now: float, step: int, changes: object) -> None:
+        """Keeps `kv` of changes between steps."""
+
+    def split(self, with_blocks: bool) -> bool:
+        """
+        Keeps the events of the latest step but `step`, and those of blocks only `with_blocks`; returns whether there are any.
+        """
+
+    def finish(self, now: float, works: list, times: object, last: float | None, expert_bytes: int) -> bool:
+        """Keeps the events of the latest step, if it is plain."""
+
+    def take_told(self) -> tuple[tuple[str, ...], float] | None:
+        """The latest tokens that were kept, unless they were asked for."""
+
+    def take_counted(self) -> tuple[tuple[str, ...], float] | None:
+        """The latest tokens that were counted, unless they were asked for."""
+
+    def take_counts(self) -> tuple[int, list[int]]:
+        """
+        Tokens of `add_blocks` since the last call, and for each of them the microseconds since the request's token before.
+        """
+
+    def take(self, count: int, seq: int, t_us: int, start: float) -> LoggedEvents:
+        """
+        Makes the events of what the oldest `count` calls have kept. `seq` is the number of the first, `t_us` the least that they are stamped, `start` the second of 0 us.
         """
 
 def merges_of_pairs(tokens: TokenTable, pairs: Texts) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C')] | None:

@@ -23,6 +23,7 @@ from pellucid.inputs.structured_outputs import StructuredOutputsParams
 from pellucid.observing.event_bus import Interest
 from pellucid.observing.events import BlockOps, EventRecord, Hello, Level, Warn
 from pellucid.observing.ledger import Part
+from pellucid.observing.logged_events import records_of
 from pellucid.outputs import CompletionDelta, RequestOutput
 from pellucid.scheduling.block_ops import BlockOp
 from pellucid.scheduling.request import Request
@@ -377,7 +378,9 @@ class _Run:
         self.events: list[EventRecord] = []
         if trace.seed % 2:  # whoever listens changes nothing, and hears the same at once and later
             interest = Interest(Level.TOKEN, None, can_wait=trace.seed % 4 == 3)
-            self._engine.events.subscribe_lists(self.events.extend, interest)
+            self._engine.events.subscribe_lists(
+                lambda batch: self.events.extend(records_of(batch)), interest
+            )
         self._deltas: dict[tuple[str, int], list[CompletionDelta]] = defaultdict(list)
 
     def outputs(self) -> list[RequestOutput]:

@@ -12,6 +12,7 @@ from pellucid.engine.step_recorder import StepRecord, StepRecorder
 from pellucid.execution.model_runner import ModelRunner, StepResult
 from pellucid.loaded_model import PartsElsewhere
 from pellucid.observing.event_bus import EventBus
+from pellucid.observing.events import TELLS_TOKENS
 from pellucid.observing.ledger import StepTimes
 from pellucid.scheduling.request import Request, Taken
 from pellucid.scheduling.scheduler import Scheduler
@@ -208,7 +209,8 @@ class EngineCore:
                 if self.prefix_store is not None:
                     seconds = times.executed - max(times.scheduled, self._last_sampled)
                     self.prefix_store.note_computed(output.num_tokens, seconds)
-                may_observe = events.wants_tokens and events.may_observe(times.executed)
+                executed = times.executed
+                may_observe = executed >= events.observes_from and events.may_observe(executed)
                 observed_of = events.observed if may_observe else None
                 result = self.model_runner.sample(output.scheduled, computed, observed_of)
         except BlocksLostError as error:
@@ -230,8 +232,13 @@ class EngineCore:
             seconds = now - max(step.times.scheduled, self._last_sampled)
             self.speculation.observe(output.scheduled, result, taken, seconds, step.drafting)
         self._last_sampled = now
-        if self._recorder is not None and self._events.wants_tokens:
-            self._recorder.observe_tokens(output.scheduled, result, taken, now)
+        events = self._events
+        if events.wants_steps:
+            if (log := events.step_log) is not None:
+                events.told = log.begin(now, step.number, output, taken, result.observations)
+            if not events.told & TELLS_TOKENS and events.wants_tokens:
+                if self._recorder is not None:
+                    self._recorder.observe_tokens(output.scheduled, result, taken, now)
         self.scheduler.update(output, taken, now)
         self._judge.advance_searches(result, now)
         try:

@@ -3,10 +3,11 @@
 import platform
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, sub
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec import Struct
 
 from pellucid import __version__
@@ -22,6 +23,9 @@ from pellucid.observing.event_bus import EventBus
 from pellucid.observing.ledger import Ledger, Part, StepTimes, Work
 from pellucid.scheduling.request import Request
 from pellucid.scheduling.scheduling_events import sampling_summary
+
+if TYPE_CHECKING:
+    from pellucid.observing.logged_events import StepLog
 
 NUM_BOOT_ID_BYTES = 8
 _COLUMNS = attrgetter(
@@ -183,6 +187,32 @@ class StepCosts:
         self._kv_bytes = formulas.KVBytes(model_config, self._position_bytes)
         self._budget = budget
         self._ceilings = ceilings
+
+    def make_log(self, block_size: int, show: Callable[[int], str]) -> "StepLog | None":
+        """The log of plain steps; None: there is no native code.
+
+        Args:
+            show: the text of a token.
+        """
+        try:
+            from pellucid.backends import native
+        except ModuleNotFoundError:
+            return None
+        windows = [(window or 0, numbers) for window, numbers in self._kv_bytes.numbers_by_window]
+        ceilings = self._ceilings or Ceilings(0.0, 0.0)
+        return native.StepLog(
+            block_size=block_size,
+            budget=self._budget,
+            weight_bytes=self._weight_bytes[True],
+            bytes_per_position=self._position_bytes,
+            numbers_by_window=windows,
+            bytes_per_number=self._kv_bytes.bytes_per_number,
+            state_bytes=self._kv_bytes.state_bytes,
+            flops_per_second=ceilings.flops_per_second,
+            bytes_per_second=ceilings.bandwidth_bytes_per_second,
+            encode=msgspec.json.encode,
+            show=show,
+        )
 
     def step(
         self, works: Sequence[Work], times: StepTimes, last: float | None, expert_bytes: int

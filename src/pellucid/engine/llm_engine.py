@@ -110,15 +110,20 @@ class LLMEngine:
         )
         self._request_maker = RequestMaker(model.config, model.tokenizer, self.max_model_len)
         weights = model.decoder.step_weights
+        costs = StepCosts(
+            model.config, weights, self.memory_plan, config.max_num_batched_tokens, ceilings
+        )
+        step_log = costs.make_log(config.block_size, model.tokenizer.token_text)
+        if step_log is not None:
+            self.events.log_steps_in(step_log)
         self._recorder = StepRecorder(
             config,
             model.config,
-            StepCosts(
-                model.config, weights, self.memory_plan, config.max_num_batched_tokens, ceilings
-            ),
+            costs,
             self.memory_plan.bytes_per_block,
             model.tokenizer,
             self.events,
+            step_log,
         )
         draft_model = _make_draft_model(
             config, draft, storage, model.config.vocab_size, self._watches

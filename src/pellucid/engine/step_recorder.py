@@ -15,7 +15,7 @@ from pellucid.facts import formulas
 from pellucid.facts.model_config import ModelConfig
 from pellucid.inputs.config import EngineConfig
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Level
+from pellucid.observing.events import LOGGED, Level
 from pellucid.observing.ledger import Ledger, LedgerBook, StepTimes, Work
 from pellucid.outputs import RequestOutput
 from pellucid.scheduling.request import Request, Taken
@@ -24,6 +24,7 @@ from pellucid.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pellucid.engine.token_events import TokenEvents
+    from pellucid.observing.logged_events import StepLog
 
 NUM_LAST_STEPS = 32  # that are remembered for a crash report
 
@@ -53,6 +54,7 @@ class StepRecorder:
         bytes_per_block: of KV, all layers of a group.
         tokenizer: for the text of tokens.
         bus: gets the events.
+        step_log: keeps what plain steps leave; None: there is no native code.
 
     Attributes:
         last_steps: the times of the latest steps and the work of each request in them; those under way are the last
@@ -67,12 +69,14 @@ class StepRecorder:
         bytes_per_block: int,
         tokenizer: Tokenizer,
         bus: EventBus,
+        step_log: "StepLog | None",
     ) -> None:
         self._use_kv_cache = engine_config.use_kv_cache
         self._costs = costs
         self._bytes_per_block = bytes_per_block
         self._show = tokenizer.token_text
         self._bus = bus
+        self._log = step_log
         self._flops = formulas.ForwardFlops(model_config)
         self._ledgers = LedgerBook(self._flops)
         self.last_steps: deque[tuple[StepTimes, list[Work]]] = deque(maxlen=NUM_LAST_STEPS)
@@ -144,16 +148,16 @@ class StepRecorder:
         now: float,
     ) -> None:
         """Emits the tokens of a step that subscribers watch: what was observed of their choice, or their text alone."""
-        observed = result.observations
+        bus, observed = self._bus, result.observations
         if observed:
             seconds = sum(each.seconds for several in observed.values() for each in several)
-            self._bus.settle_observations(len(observed), seconds)
+            bus.settle_observations(len(observed), seconds)
         if self._token_events is None:  # imported here: few engines are watched
             from pellucid.engine.token_events import TokenEvents
 
             self._token_events = TokenEvents(self._show, self._bus)
-        bus, made = self._bus, self._token_events.of_step
-        bus.keep((now, bus.step, made, (scheduled_requests, taken, observed, now)))
+        made, before = self._token_events.of_step, bus.take_told_tokens()
+        bus.keep((now, bus.step, made, (scheduled_requests, taken, observed, now, before)))
 
     def end_step(
         self,
@@ -171,9 +175,13 @@ class StepRecorder:
         for scheduled in scheduled_requests:
             for sampler in scheduled.samplers[1:]:
                 self._ledgers.fork(scheduled.request_id, sampler)
-        if works and self._bus.wants_steps:
-            last = self._last_emitted
-            self._bus.emit_made(now, self._costs.step, works, times, last, expert_bytes)
+        bus, last = self._bus, self._last_emitted
+        if works and bus.wants_steps:
+            log = self._log
+            if log is not None and log.finish(now, works, times, last, expert_bytes):
+                bus.keep(LOGGED)  # `stat` and changes of blocks bound what waits
+            else:
+                bus.emit_made(now, self._costs.step, works, times, last, expert_bytes)
         self._last_emitted = now
 
     def close(self, request_id: str, now: float) -> Ledger:
@@ -183,5 +191,6 @@ class StepRecorder:
         if self._bus.active:
             self._bus.emit(request_ledger(request_id, ledger))
         if self._token_events is not None:
-            self._bus.emit_made(now, self._token_events.forget, request_id)
+            before = self._bus.take_told_tokens()
+            self._bus.emit_made(now, self._token_events.forget, request_id, before)
         return ledger

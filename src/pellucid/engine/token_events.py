@@ -3,20 +3,17 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import final
 
 from pellucid.execution.logprobs import TokenLogprob
 from pellucid.execution.token_observation import TokenObservation
 from pellucid.observing.event_bus import EventBus
-from pellucid.observing.events import Event, Token, TokenSource, TokenText
+from pellucid.observing.events import Event, Token, Tokens, TokenSource, TokenText
 from pellucid.observing.token_gaps import TokenGaps
 from pellucid.scheduling.request import Taken
 from pellucid.scheduling.scheduler_output import ScheduledRequest
 
 NUM_KEPT_TEXTS = 4096  # of tokens, those used last
-_REQUEST_ID, _END = attrgetter("request_id"), attrgetter("end")
-_NUM_DRAFTS = attrgetter("num_draft_tokens")
 
 
 @final
@@ -39,6 +36,7 @@ class TokenEvents:
         taken: Mapping[str, Taken],
         observed: Mapping[str, Sequence[TokenObservation]],
         now: float,
+        before: Tokens | None = None,
     ) -> Iterable[Event]:
         """The events of a step.
 
@@ -46,20 +44,14 @@ class TokenEvents:
             taken: by request id, the tokens that it takes.
             observed: of some of these requests, the observation of each token.
             now: when they were sampled, seconds.
+            before: the latest tokens, if they are in the log of steps; None: they were told here.
         """
+        self._gaps.follow(before)
         told = tuple(taken)
         if self._bus.tokens_of is not None:
             told = tuple(filter(self._bus.watches, told))
         gaps_us = self._gaps.advance(told, now)
         show = self._show
-        # Most steps give each of their requests one token, and nobody looked at its choice.
-        is_plain = not observed and not any(map(_NUM_DRAFTS, scheduled_requests))
-        if is_plain and told == tuple(map(_REQUEST_ID, scheduled_requests)):
-            rows = zip(told, map(_END, scheduled_requests), taken.values(), gaps_us, strict=True)
-            return [
-                TokenText(request_id, end, token_id, show(token_id), "target", gap_us)
-                for request_id, end, ((token_id,), _), gap_us in rows
-            ]
         places = {
             request_id: (scheduled.end - scheduled.num_draft_tokens, scheduled.num_draft_tokens)
             for scheduled in scheduled_requests
@@ -80,8 +72,13 @@ class TokenEvents:
                 )
         return made
 
-    def forget(self, request_id: str) -> Iterable[Event]:
-        """A request has ended. Makes no event, and is called behind those of its tokens."""
+    def forget(self, request_id: str, before: Tokens | None = None) -> Iterable[Event]:
+        """A request has ended. Makes no event, and is called behind those of its tokens.
+
+        Args:
+            before: as in `of_step`.
+        """
+        self._gaps.follow(before)
         self._gaps.forget(request_id)
         return ()
 

@@ -4,31 +4,37 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from threading import RLock
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from pellucid.observing.events import (
+    LOGGED,
     Event,
     EventRecord,
     Hello,
     Level,
     Note,
     Token,
+    Tokens,
     TokenText,
     Warn,
 )
 from pellucid.observing.observation_budget import ObservationBudget
 
+if TYPE_CHECKING:
+    from pellucid.observing.logged_events import Records, StepLog
+
 Subscriber: TypeAlias = Callable[[EventRecord], None]
-ListSubscriber: TypeAlias = Callable[[Sequence[EventRecord]], None]
+ListSubscriber: TypeAlias = "Callable[[Sequence[Records]], None]"
 OF_TOKENS = (Token, TokenText)
 MAX_PENDING = 1024  # times that events wait for a reader: some hundreds of steps
 PAY_SECONDS = 0.01  # between two payments of what events have cost
-# About what the engine's thread takes to keep what an event is made of: 50 to 60 bytecodes, whose code and data a step
-# has driven out of the caches. No clock measures it.
-KEPT_SECONDS = 3e-6
+# About what the engine's thread takes to keep what a step leaves: some 150 bytecodes and three calls of native code,
+# whose code and data the step has driven out of the caches. No clock measures it.
+KEPT_SECONDS = 1e-5
 
 _log = logging.getLogger(__name__)
 
@@ -51,14 +57,18 @@ class Interest(Struct, frozen=True):
             return True
         return _is_among(event.req, self.tokens_of)
 
-    def among(self, records: Sequence[EventRecord]) -> list[EventRecord]:
+    def among(self, batch: "Sequence[Records]") -> "list[Records]":
         """Those of the events that are wanted."""
         if self.tokens_of is None and self.level >= Level.TEXT:
-            return [*records]
-        if self.tokens_of is not None:
-            return [record for record in records if self.covers(record.event)]
-        level = self.level
-        return [record for record in records if record.event.level <= level]
+            return [*batch]
+        records = [each for each in batch if isinstance(each, EventRecord)]
+        if self.level > Level.STAT and len(records) < len(
+            batch
+        ):  # no logged event is of that level
+            from pellucid.observing.logged_events import records_of  # few engines are watched
+
+            records = records_of(batch)
+        return [record for record in records if self.covers(record.event)]
 
 
 class _Subscription(Struct, frozen=True):
@@ -98,7 +108,8 @@ class EventBus:
     subscribers that cannot wait. For those that can, `flush` does it for many steps together, on the
     thread of the reader that calls it: between two steps, each of which drives Python's code and data
     out of the caches, the same work takes several times as long. Numbers, times and order are the same.
-    Until then the engine's thread only keeps what its step had made anyway.
+    Until then the engine's thread only keeps what its step had made anyway: as numbers in `step_log` where a step is
+    plain, as objects otherwise.
 
     Args:
         clock: seconds, monotonic; left out, time stands still.
@@ -108,6 +119,10 @@ class EventBus:
         wants_steps, wants_tokens: whether anyone wants events of levels `STEP` and `TEXT`; each step asks.
         version: another number whenever subscribers have come, gone or changed what they want.
         step: number of the current step, which the engine counts; between two steps, of the last one.
+        step_log: takes what plain steps leave; whoever has it keep something says `keep(LOGGED)`. None: somebody wants
+            the events of steps at once, nobody wants any, or there is no native code.
+        observes_from: the second from which tokens can be observed, if `may_observe` then.
+        told: what `step_log` tells of the current step; whoever has it begin one says so.
         keep: as `emit_made`, in one call with all that a note has, but without its bound on what waits: for all that a
             step emits but the last.
         tokens_of: whose tokens anyone wants; None: of all.
@@ -124,8 +139,11 @@ class EventBus:
         self._hearers: tuple[tuple[object, _Subscription], ...] = ()  # the same
         self._level = -1  # the highest that anyone wants
         self.tokens_of: frozenset[str] | None = frozenset()
-        self._pending: deque[Note] = deque()
-        self.keep: Callable[[Note], None] = self._keep_and_flush
+        self._pending: deque[Note | None] = deque()
+        self.keep: Callable[[Note | None], None] = self._keep_and_flush
+        self.step_log: StepLog | None = None
+        self.told = 0
+        self._log: StepLog | None = None  # the same, whoever listens
         self._num_emitted = self._last_us = 0
         self._hello: Hello | None = None
         self._spent = 0.0  # seconds, since `take_spent`
@@ -133,6 +151,7 @@ class EventBus:
         self._budget = ObservationBudget(self._start)
         self._pays_at = self._start
         self._may_observe = False
+        self.observes_from = inf
 
     @property
     def last_seq(self) -> int:
@@ -164,6 +183,7 @@ class EventBus:
             paid, self._unpaid = self._unpaid, 0.0
             self._budget.pay(now, paid)
             self._may_observe = self._level >= Level.TOKEN or not self._budget.is_used_up
+            self.observes_from = self._start if self._may_observe else self._pays_at
         return self._may_observe
 
     def observed(self, request_ids: Iterable[str]) -> set[str]:
@@ -203,6 +223,40 @@ class EventBus:
             spent, self._spent = self._spent, 0.0
         return spent
 
+    def log_steps_in(self, step_log: "StepLog") -> None:
+        """Keeps what plain steps leave in `step_log` from now on."""
+        with self._lock:
+            self._log = step_log
+            self._count()
+
+    def split_step(self, with_blocks: bool = True) -> None:
+        """What comes next stands between the tokens of a plain step and its end.
+
+        Args:
+            with_blocks: whether the log of steps tells its blocks.
+        """
+        if self._log is not None and self._log.split(with_blocks):
+            self.keep(LOGGED)
+
+    def emit_changes(self, changes: tuple[object, ...]) -> None:
+        """Emits `kv` of `BlockChanges` between plain steps."""
+        assert self._log is not None
+        self._log.add_changes(self._clock(), self.step, changes)
+        self.keep(LOGGED)
+        self.bound()
+
+    def take_told_tokens(self) -> Tokens | None:
+        """The latest tokens, if the log of steps has told them and nobody has asked."""
+        return None if self._log is None else self._log.take_told()
+
+    def take_counted_tokens(self) -> Tokens | None:
+        """The latest tokens, if the log of steps has counted them and nobody has asked."""
+        return None if self._log is None else self._log.take_counted()
+
+    def take_logged_counts(self) -> tuple[int, list[int]]:
+        """The tokens of plain steps since the last call, and the microseconds since the token before each."""
+        return (0, []) if self._log is None else self._log.take_counts()
+
     def introduce(self, hello: Hello) -> None:
         """Sends `hello` to all subscribers, and later to each new one."""
         with self._lock:
@@ -239,8 +293,10 @@ class EventBus:
         """
         interest = Interest.of(level, tokens_of)
 
-        def hear(records: Sequence[EventRecord]) -> None:
-            for record in records:
+        from pellucid.observing.logged_events import records_of  # few engines are watched
+
+        def hear(batch: "Sequence[Records]") -> None:
+            for record in records_of(batch):
                 subscriber(record)
 
         return self._subscribe(subscriber, hear, interest)
@@ -289,10 +345,14 @@ class EventBus:
         if now is None:
             now = self._clock()
         self.keep((now, self.step, make, arguments))
+        self.bound()
+
+    def bound(self) -> None:
+        """Flushes if much is waiting."""
         if len(self._pending) >= MAX_PENDING:
             self.flush()
 
-    def _keep_and_flush(self, note: Note) -> None:
+    def _keep_and_flush(self, note: Note | None) -> None:
         self._pending.append(note)
         self.flush()
 
@@ -308,12 +368,23 @@ class EventBus:
                 self._hand_out(self._make_pending())
             self.spend(self._clock() - started)
 
-    def _make_pending(self) -> list[EventRecord]:
-        records: list[EventRecord] = []
+    def _make_pending(self) -> "list[Records]":
+        records: list[Records] = []
         start, last_us, number = self._start, self._last_us, self._num_emitted
         take, add, stamped = self._pending.popleft, records.append, None
         while self._pending:
-            time, step, make, arguments = take()
+            if (note := take()) is LOGGED:
+                count = 1
+                while self._pending and self._pending[0] is LOGGED:
+                    take()
+                    count += 1
+                assert self._log is not None
+                logged = self._log.take(count, number, last_us, start)
+                number, last_us, stamped = logged.last_seq + 1, logged.t_us, None
+                if logged.num_events:
+                    add(logged)
+                continue
+            time, step, make, arguments = note
             if time != stamped:
                 stamped, t_us = time, round((time - start) * 1e6)
                 if t_us > last_us:  # threads may be out of turn
@@ -324,7 +395,7 @@ class EventBus:
         self._last_us, self._num_emitted = last_us, number
         return records
 
-    def _hand_out(self, records: Sequence[EventRecord]) -> None:
+    def _hand_out(self, records: "Sequence[Records]") -> None:
         failed = False
         for subscriber, subscription in self._hearers:
             interest = subscription.interest
@@ -357,11 +428,16 @@ class EventBus:
             wanted = union(interests)
             self._level, self.tokens_of = wanted.level, wanted.tokens_of
         self.wants_steps, self.wants_tokens = self.wants(Level.STEP), self.wants(Level.TEXT)
+        if self._log is not None:
+            self._log.tell_tokens(self.wants_tokens, self.wants_tokens and self.tokens_of is None)
         self.version += 1
         self._pays_at = self._start  # asks the budget anew
+        self.observes_from = self._start if self.wants_tokens else inf
         # Whether all who want events above `Level.STAT` can wait.
         can_wait = all(each.can_wait or each.level == Level.STAT for each in interests)
         self.keep = self._pending.append if can_wait else self._keep_and_flush
+        self.told = 0
+        self.step_log = self._log if can_wait and self.wants_steps else None
 
 
 def _only(event: Event) -> tuple[Event]:

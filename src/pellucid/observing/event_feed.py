@@ -2,13 +2,18 @@
 they missed."""
 
 import asyncio
+from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from threading import Lock
-from typing import cast, final
+from typing import final
 
 from pellucid.observing.event_bus import EventBus, Interest, union
-from pellucid.observing.events import EventRecord, Gap, Level, encode_batch
+from pellucid.observing.events import EventRecord, Gap, Level
+from pellucid.observing.logged_events import Records, encode_batch, records_of
 
 DEFAULT_CAPACITY = 20_000  # events: about 10,000 steps at level STEP
 MAX_TAKEN = 1_000  # events that a reader takes at once, while the engine may wait for the ring
@@ -32,9 +37,10 @@ class EventFeed:
         assert capacity >= 1
         self._bus = bus
         self._capacity = capacity
-        self._lock = Lock()  # for the ring
-        self._ring: list[EventRecord | None] = [None] * capacity
-        self._end = 0  # events that were ever put into the ring; event i is at i % capacity
+        self._lock = Lock()  # for what is kept
+        self._kept: deque[Records] = deque()
+        self._num_kept = 0  # events
+        self._end = 0  # how many `Records` were ever kept
         self._readers_lock = Lock()  # for what follows; never taken on the engine's thread
         self._readers: set[FeedReader] = set()
         self._unsubscribe: Callable[[], None] | None = None
@@ -76,48 +82,42 @@ class EventFeed:
             self._readers.discard(reader)
             self._listen()
 
-    def take(self, position: int) -> tuple[list[EventRecord], int]:
-        """The records from a position on, at most `MAX_TAKEN`, and the position of the first of them."""
+    def take(self, position: int) -> tuple[list[Records], int]:
+        """What came from a position on, at most `MAX_TAKEN`, and the position of the first of it."""
         self._bus.flush()
         with self._lock:
-            first = max(position, self._end - self._capacity, 0)
-            start, count = first % self._capacity, min(self._end - first, MAX_TAKEN)
-            taken = self._ring[start : start + count]
-            taken += self._ring[: count - len(taken)]
-        return cast("list[EventRecord]", taken), first
+            first = max(position, self._end - len(self._kept))
+            behind = max(0, self._end - first - MAX_TAKEN)
+            taken = list(islice(reversed(self._kept), behind, self._end - first))
+        return taken[::-1], first
 
-    def encode(self, records: Sequence[EventRecord]) -> bytes:
+    def encode(self, batch: Sequence[Records]) -> bytes:
         """As `encode_batch`; its time counts as spent on events."""
         with self._bus.spending():
-            return encode_batch(records)
+            return encode_batch(batch)
 
-    def _put(self, records: Sequence[EventRecord]) -> None:
+    def _put(self, batch: Sequence[Records]) -> None:
         """On the thread that emits, usually the engine's, or on that of a reader."""
+        kept = self._kept
         with self._lock:
-            self._end += len(records)
-            kept = records[-self._capacity :]
-            start = (self._end - len(kept)) % self._capacity
-            num_first = min(len(kept), self._capacity - start)
-            self._ring[start : start + num_first] = kept[:num_first]
-            self._ring[: len(kept) - num_first] = kept[num_first:]
+            for each in batch:
+                kept.append(each)
+                self._num_kept += each.num_events
+            self._end += len(batch)
+            while self._num_kept > self._capacity and len(kept) > 1:
+                self._num_kept -= kept.popleft().num_events
 
     def _position(self, after_seq: int) -> tuple[int, bool]:
-        """The position of the first event after `after_seq` that the ring has, and whether there may have
-        been others before it. Numbers only grow."""
+        """The position of the first event after `after_seq` that is kept, or of those that have it among them, and
+        whether there may have been others before it. Numbers only grow."""
         with self._lock:
-            oldest = low = max(0, self._end - self._capacity)
-            high = self._end
-            while low < high:
-                middle = (low + high) // 2
-                record = self._ring[middle % self._capacity]
-                assert record is not None
-                low, high = (low, middle) if record.seq > after_seq else (middle + 1, high)
-            record = self._ring[low % self._capacity] if low < self._end else None
-            newest = self._ring[(self._end - 1) % self._capacity]
-        if record is not None:
-            return low, low == oldest and record.seq > after_seq + 1
-        known = max(after_seq, -1 if newest is None else newest.seq)
-        return low, self._unsubscribe is None and self._bus.last_seq > known
+            kept = self._kept
+            index = bisect_right(kept, after_seq, key=attrgetter("last_seq"))
+            position = self._end - len(kept) + index
+            if index < len(kept):
+                return position, index == 0 and kept[0].seq > after_seq + 1
+            known = max(after_seq, kept[-1].last_seq if kept else -1)
+        return position, self._unsubscribe is None and self._bus.last_seq > known
 
     def _listen(self) -> None:
         """Subscribes to the events that readers want."""
@@ -149,26 +149,29 @@ class FeedReader:
     last_seq: int | None = None
     _is_missing: bool = False  # events between the last one and `_position`
 
-    def take(self) -> list[EventRecord]:
+    def take(self) -> list[Records]:
         """The wanted events since the last call; never waits.
 
         If events were dropped since then, the first record is a `gap`.
         """
-        records, first = self._feed.take(self._position)
-        if not records:
+        batch, first = self._feed.take(self._position)
+        if not batch:
             return []
         missed = self._is_missing or first > self._position
-        given = self.interest.among(records)
+        self._position, self._is_missing = first + len(batch), False
+        known, oldest = self.last_seq, batch[0]
+        if known is not None and oldest.seq <= known < oldest.last_seq:  # it has the first of these
+            batch[:1] = [each for each in records_of(batch[:1]) if each.seq > known]
+        given = self.interest.among(batch)
         if missed:
-            oldest = records[0]
-            from_seq = 0 if self.last_seq is None else self.last_seq + 1
-            gap = Gap(from_seq=from_seq, to_seq=oldest.seq - 1, resync=True)
-            given.insert(0, EventRecord(oldest.seq - 1, oldest.t_us, oldest.step, gap))
-        self._position, self._is_missing = first + len(records), False
-        self.last_seq = records[-1].seq
+            first_kept = records_of(batch[:1])[0]
+            to_seq = first_kept.seq - 1
+            gap = Gap(from_seq=0 if known is None else known + 1, to_seq=to_seq, resync=True)
+            given.insert(0, EventRecord(to_seq, first_kept.t_us, first_kept.step, gap))
+        self.last_seq = batch[-1].last_seq
         return given
 
-    async def batches(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[list[EventRecord]]:
+    async def batches(self, poll_seconds: float = POLL_SECONDS) -> AsyncIterator[list[Records]]:
         """Events in batches, until the reader is closed or the iteration is left: all that came within
         `poll_seconds` together, however short steps are."""
         try:

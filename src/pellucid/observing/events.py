@@ -6,7 +6,7 @@ _blocks KV blocks, _bytes, _flops operations, _frac a share of 1; `req` is the i
 or removed. docs/events.md describes each of them, schema/events.v1.json is the same for machines.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -76,6 +76,10 @@ class Event(Part, frozen=True, tag_field="ev"):
 
 # (time, step, function, arguments): events that `function(*arguments)` makes.
 Note: TypeAlias = tuple[float, int, Callable[..., Iterable[Event]], tuple[object, ...]]
+LOGGED = None  # in place of a note: the log of steps has it
+TELLS_TOKENS, TELLS_BLOCKS = 1, 2  # added up: what the log of steps tells of a step
+# Requests that got a token, and when, in seconds.
+Tokens: TypeAlias = tuple[tuple[str, ...], float]
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +96,14 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     step: int
     event: Event
 
+    @property
+    def last_seq(self) -> int:
+        return self.seq
+
+    @property
+    def num_events(self) -> int:
+        return 1
+
     def encode(self) -> bytes:
         """The wire form, as JSON."""
         envelope = b'{"v":%d,"seq":%d,"t_us":%d,"step":%d,'
@@ -101,12 +113,6 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
         """The wire form."""
         fields: dict[str, Any] = msgspec.json.decode(self.encode())
         return fields
-
-
-def encode_batch(records: Sequence[EventRecord]) -> bytes:
-    """Events as a JSON array of {"seq": ..., "t_us": ..., "step": ..., "event": {"ev": ..., ...}}: in one call, which a
-    reader of thousands a second needs."""
-    return msgspec.json.encode(records)
 
 
 # ---- the engine

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from pellucid.observing.events import to_us
+from pellucid.observing.events import Tokens, to_us
 
 
 @final
@@ -28,6 +28,11 @@ class TokenGaps:
         times = [self._times.pop(request_id, None) for request_id in request_ids]
         self._latest, self._now = request_ids, now
         return [None if before is None else to_us(now - before) for before in times]
+
+    def follow(self, tokens: Tokens | None) -> None:
+        """The latest tokens, if others have told them."""
+        if tokens is not None:
+            self.advance(*tokens)
 
     def forget(self, request_id: str) -> None:
         """A request has ended; another one may have its id."""

@@ -188,7 +188,9 @@ class Scheduler:
         if self._sink.active:
             if self._arrived:
                 self._emit_queued()
-            self._events.blocks()
+            events = self._events
+            if events.block_rows or events.snapshot_rows:
+                events.blocks()
         output = SchedulerOutput(
             tuple(plan.scheduled.values()),
             self.kv_cache_manager.block_tables_of(plan.scheduled),
@@ -251,8 +253,8 @@ class Scheduler:
                     self.finish(sampler, *new.end)
         if events is not None:
             events.step(output, taken, left_out, now)
-            running = len(self.running)
-            if now >= events.stat_due or not (running or self.has_unfinished_requests):
+            if now >= events.stat_due or not (self.running or self.has_unfinished_requests):
+                running = len(self.running)
                 events.stat(now, running, len(self._queues) - running)
 
     def withdraw(self, output: SchedulerOutput) -> None:

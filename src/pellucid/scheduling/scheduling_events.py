@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from pellucid.observing import events
 from pellucid.scheduling.block import Block
@@ -13,11 +13,13 @@ from pellucid.scheduling.scheduler_output import SchedulerOutput
 from pellucid.scheduling.state_pool import StatePool
 
 if TYPE_CHECKING:
+    from pellucid.observing.logged_events import StepLog
     from pellucid.scheduling.step_events import BlockChanges, StepEvents
 
 STAT_SECONDS = 0.5  # between two events `stat`
 MAX_NAMED = 8  # requests in `blocked_by`, those first that will be preempted first
 
+Counter: TypeAlias = Literal["log", "events"]  # the log of steps, or `StepEvents`
 Finish = Literal["eos", "length", "stop", "cancel", "error"]
 
 
@@ -38,7 +40,37 @@ class EventSink(Protocol):
         ...
 
     @property
-    def keep(self) -> Callable[[events.Note], None]:
+    def step_log(self) -> "StepLog | None":
+        """Takes what plain steps leave; None: nobody would read it, or there is none."""
+        ...
+
+    @property
+    def told(self) -> int:
+        """What `step_log` tells of the current step."""
+        ...
+
+    def split_step(self, with_blocks: bool = True) -> None:
+        """What comes next stands between the tokens of a plain step and its end.
+
+        Args:
+            with_blocks: whether the log of steps tells its blocks.
+        """
+        ...
+
+    def emit_changes(self, changes: "BlockChanges") -> None:
+        """Emits `kv` of changes between plain steps."""
+        ...
+
+    def take_counted_tokens(self) -> events.Tokens | None:
+        """The latest tokens, if the log of steps has counted them and nobody has asked."""
+        ...
+
+    def take_logged_counts(self) -> tuple[int, list[int]]:
+        """The tokens of plain steps since the last call, and the microseconds since the token before each."""
+        ...
+
+    @property
+    def keep(self) -> Callable[[events.Note | None], None]:
         """As `emit_made`, for all that a step emits but the last; takes (now, step, make, arguments)."""
         ...
 
@@ -80,6 +112,7 @@ class SchedulingEvents:
         version: of the sink, at the last step.
         ended: the ids of requests that have ended since then.
         catching_up: the ids of requests that were told to be in another state than "decode".
+        block_rows, snapshot_rows: what has happened to blocks, and to snapshots of recurrent states, since it was told.
         stat_due: when the next `stat` is, in seconds.
     """
 
@@ -88,6 +121,7 @@ class SchedulingEvents:
         self.version = 0  # before anyone has listened
         self._manager = kv_cache_manager
         self._log = kv_cache_manager.block_pool.log
+        self.block_rows: Sequence[object] = self._log.rows
         self._last_blocked: tuple[str, str] | None = None
         self._states: dict[str, events.RequestState] = {}  # as told; they begin with "waiting"
         self.catching_up: set[str] = set()
@@ -95,8 +129,11 @@ class SchedulingEvents:
         self._stat_since: float | None = None
         self.stat_due = 0.0
         self._records_blocks = False
-        # Whether the rows of the log tell how many slots of used blocks hold no token.
-        self._is_counted = False
+        # Who knows how many slots of used blocks hold no token, and can go on counting by the rows of the log; None:
+        # nobody.
+        self._counter: Counter | None = None
+        states = kv_cache_manager.states
+        self.snapshot_rows: Sequence[object] = () if states is None else states.pool.log.rows
 
     @cached_property
     def _steps(self) -> "StepEvents":
@@ -158,19 +195,33 @@ class SchedulingEvents:
             left_out: the ids of its requests that ended before its results were recorded.
             now: when they were sampled, seconds.
         """
+        is_told = self._sink.told & events.TELLS_BLOCKS and self._counter == "log"
+        if not is_told or self.block_rows or self.snapshot_rows or self.ended or left_out:
+            self._keep_step(output, taken, left_out, now)
+
+    def _keep_step(
+        self,
+        output: SchedulerOutput,
+        taken: Mapping[str, Taken],
+        left_out: Collection[str],
+        now: float,
+    ) -> None:
+        """As `step`, where more has changed than the slots that a plain step fills."""
         if self._stat_since is None:  # the first subscriber came within the step
             return
-        ended: Sequence[str] = ()
-        if self.ended:
-            ended, self.ended = self.ended, []
-        sink = self._sink
-        if not self._records_blocks:
-            sink.keep((now, sink.step, self._steps.count, (output, taken, ended, now)))
-            return
-        has_changes = self._log.rows or not self._is_counted
-        changes = self._take_changes() if has_changes else None
-        arguments = (output, taken, ended, now, left_out, changes)
-        sink.keep((now, sink.step, self._steps.step, arguments))
+        sink, log, ended = self._sink, self._sink.step_log, self.ended
+        self.ended = []
+        if log is not None and not (ended or left_out) and log.is_plain:
+            log.add_blocks(self._take_changes("log"))
+        else:
+            sink.split_step(with_blocks=False)
+            before = sink.take_counted_tokens()
+            if not self._records_blocks:
+                counted = (output, taken, ended, now, before)
+                sink.keep((now, sink.step, self._steps.count, counted))
+                return
+            told = (output, taken, ended, now, before, left_out, self._take_changes("events"))
+            sink.keep((now, sink.step, self._steps.step, told))
         if self._manager.states is not None:
             self._snapshots(self._manager.states.pool)
 
@@ -184,7 +235,11 @@ class SchedulingEvents:
         if self._stat_since is None or (seconds := now - self._stat_since) <= 0:
             return
         counts, spent = self._block_counts(), self._sink.take_spent()
-        self._sink.emit_made(now, self._steps.stat, running, waiting, counts, seconds, spent)
+        logged = self._sink.take_logged_counts()
+        self._sink.split_step()
+        self._sink.emit_made(
+            now, self._steps.stat, running, waiting, counts, seconds, spent, logged
+        )
         self._sink.flush()
         self._begin_stat(now)
 
@@ -217,16 +272,19 @@ class SchedulingEvents:
             for request in requests:
                 self._known_state(request)
             self._sink.emit_made(now, self._steps.begin)
+            self._sink.take_logged_counts()
             self._sink.take_spent()
             self._begin_stat(now)
         elif self.ended:
-            self._sink.emit_made(now, self._steps.forget, self.ended)
+            self._sink.emit_made(
+                now, self._steps.forget, self.ended, self._sink.take_counted_tokens()
+            )
             self.ended = []
 
     def _record(self, active: bool) -> None:
         """Begins or ends recording what happens to blocks and to snapshots of recurrent states."""
         if active is not self._records_blocks:
-            self._is_counted = False
+            self._count_with(None)
         self._records_blocks = active
         self._log.active = active
         if self._manager.states is not None:
@@ -235,7 +293,13 @@ class SchedulingEvents:
     def blocks(self) -> None:
         """Keeps what happened to blocks, and to snapshots of recurrent states, since the last call."""
         if self._log.rows:
-            self._sink.emit_made(None, self._steps.blocks, self._take_changes())
+            is_logged = self._counter == "log" and self._sink.step_log is not None
+            changes = self._take_changes("log" if is_logged else "events")
+            assert changes is not None
+            if is_logged:
+                self._sink.emit_changes(changes)
+            else:
+                self._sink.emit_made(None, self._steps.blocks, changes)
         if self._manager.states is not None:
             self._snapshots(self._manager.states.pool)
 
@@ -243,22 +307,33 @@ class SchedulingEvents:
         if snapshots.log.rows:
             ops, _ = snapshots.log.take()
             used, slots = snapshots.num_used_snapshots, snapshots.num_snapshots
+            self._sink.split_step()
             self._sink.emit(events.StateOps(ops=ops, used=used, slots=slots))
 
-    def _take_changes(self) -> "BlockChanges":
-        from pellucid.scheduling.step_events import KNOWN_OPS, BlockChanges
+    def _take_changes(self, counter: Counter) -> "BlockChanges | None":
+        """What happened to blocks beside slots that were filled; None: nothing.
 
+        Args:
+            counter: who is told of it.
+        """
+        is_known = self._counter == counter
+        if is_known and not self._log.rows:
+            return None
         rows, groups = self._log.take()
-        is_known = self._is_counted and KNOWN_OPS.issuperset([op for op, *_ in rows])
-        num_wasted = None if is_known else self._manager.num_wasted_slots()
-        self._is_counted = self._manager.open_keys is None
-        return BlockChanges(rows, groups, *self._block_counts(), num_wasted)
+        self._count_with(counter if self._manager.open_keys is None else None)
+        counts, count_wasted = self._block_counts(), self._manager.num_wasted_slots
+        return self._steps.changes(rows, groups, counts, count_wasted, is_known)
+
+    def _count_with(self, counter: Counter | None) -> None:
+        self._counter = counter
+        if (log := self._sink.step_log) is not None:
+            log.follow_blocks(counter == "log")
 
     def rewound(self, request: Request, start: int) -> None:
         """A step has computed a request's positions from `start` on, and given back those behind a wrong draft."""
         if self._records_blocks:
             self._manager.log_fill(request, start)
-            self._is_counted = False
+            self._count_with(None)
 
     def queued(
         self, request: Request, first_of_caller: Request | None, first: Request | None
@@ -356,7 +431,7 @@ class SchedulingEvents:
     ) -> None:
         before = self._states.get(request.request_id, "waiting")
         after = self._note_state(request)
-        self._is_counted = False  # whatever has changed its state
+        self._count_with(None)  # whatever has changed its state
         self._sink.emit(
             events.RequestStateChanged(
                 req=request.request_id,

@@ -1,16 +1,15 @@
 """The events of steps that have ended: what happened to blocks, and the engine's speeds."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, lt
 from typing import NamedTuple, final
 
-from pellucid.observing.events import BlockOpRow, BlockOps, Event, Percentiles, Stat
+from pellucid.observing.events import BlockOpRow, BlockOps, Event, Percentiles, Stat, Tokens
 from pellucid.observing.token_gaps import TokenGaps
 from pellucid.scheduling.request import Taken
 from pellucid.scheduling.scheduler_output import SchedulerOutput
 
-_START, _END = attrgetter("start"), attrgetter("end")
-_NUM_DRAFTS, _NUM_PROMPT = attrgetter("num_draft_tokens"), attrgetter("num_prompt_tokens")
+_START, _NUM_PROMPT = attrgetter("start"), attrgetter("num_prompt_tokens")
 _TOKEN_IDS = attrgetter("token_ids")
 # Operations that change how many slots hold no token as if each new block had been empty.
 KNOWN_OPS = frozenset("AEH")
@@ -55,6 +54,24 @@ class StepEvents:
 
     # ---- blocks
 
+    @staticmethod
+    def changes(
+        rows: tuple[BlockOpRow, ...],
+        groups: tuple[int, ...],
+        counts: tuple[int, int, int],
+        count_wasted: Callable[[], int],
+        is_known: bool,
+    ) -> BlockChanges:
+        """What happened to blocks, as rows and the group of each.
+
+        Args:
+            counts: used, cached and free blocks, after it.
+            count_wasted: counts the slots of used blocks that hold no token.
+            is_known: whether whoever is told knows how many these were before.
+        """
+        is_known = is_known and KNOWN_OPS.issuperset([op for op, *_ in rows])
+        return BlockChanges(rows, groups, *counts, None if is_known else count_wasted())
+
     def blocks(self, changes: BlockChanges) -> Iterable[Event]:
         """What happened to blocks between steps, or as a step was scheduled."""
         return self._blocks((), (), changes, 0)
@@ -65,41 +82,31 @@ class StepEvents:
         taken: Mapping[str, Taken],
         ended: Sequence[str],
         now: float,
+        before: Tokens | None,
         left_out: Collection[str],
         changes: BlockChanges | None,
     ) -> Iterable[Event]:
         """What a step has changed.
 
         Args:
-            output, taken, ended, now: as in `count`.
+            output, taken, ended, now, before: as in `count`.
             left_out: the ids of its requests that ended before its results were recorded.
             changes: of blocks; None: none but the slots that were filled. Slots that are filled by requests with
                 drafts, some of which are given back, are among them.
         """
-        starts = tuple(map(_START, output.scheduled))
-        self._count(output, starts, taken, ended, now)
-        rows, groups, num_filled = self._fills(output, starts, left_out)
+        self.count(output, taken, ended, now, before)
+        rows, groups, num_filled = self._fills(output, left_out)
         if changes is not None:
             return self._blocks(rows, groups, changes, num_filled)
         return self._kv(rows, groups, self._num_wasted - num_filled) if rows else ()
 
     def _fills(
-        self, output: SchedulerOutput, starts: Sequence[int], left_out: Collection[str]
+        self, output: SchedulerOutput, left_out: Collection[str]
     ) -> tuple[Sequence[BlockOpRow], Sequence[int], int]:
         """The rows of slots that a step has filled, the group of each, and how many slots these are."""
-        scheduled, tables, size = output.scheduled, output.block_tables, self._block_size
-        num_tokens = sum(map(_END, scheduled)) - sum(starts)
-        is_plain = (
-            num_tokens == len(scheduled) and not left_out and not any(map(_NUM_DRAFTS, scheduled))
-        )
-        if is_plain and scheduled and len(tables[0]) == 1:  # most steps
-            rows: list[BlockOpRow] = [
-                ("F", ids[start // size], start % size + 1, None)
-                for start, (ids,) in zip(starts, tables, strict=True)
-            ]
-            return rows, (), num_tokens
-        rows, groups, num_filled = [], list[int](), 0
-        for each, by_group in zip(scheduled, tables, strict=True):
+        size = self._block_size
+        rows, groups, num_filled = list[BlockOpRow](), list[int](), 0
+        for each, by_group in zip(output.scheduled, output.block_tables, strict=True):
             if each.num_draft_tokens or each.request_id in left_out:
                 continue
             for group, ids in enumerate(by_group):
@@ -160,6 +167,7 @@ class StepEvents:
         taken: Mapping[str, Taken],
         ended: Sequence[str],
         now: float,
+        before: Tokens | None,
     ) -> Iterable[Event]:
         """Counts what a step has computed.
 
@@ -167,19 +175,11 @@ class StepEvents:
             taken: by request id, the tokens that the step has given it.
             ended: the ids of requests that have ended since the step before.
             now: when they were sampled, seconds.
+            before: the latest tokens, if they are in the log of steps; None: they were counted here.
         """
-        starts = tuple(map(_START, output.scheduled))
-        return self._count(output, starts, taken, ended, now)
-
-    def _count(
-        self,
-        output: SchedulerOutput,
-        starts: Sequence[int],
-        taken: Mapping[str, Taken],
-        ended: Sequence[str],
-        now: float,
-    ) -> Iterable[Event]:
+        self._gaps.follow(before)
         scheduled = output.scheduled
+        starts = tuple(map(_START, scheduled))
         if any(map(lt, starts, map(_NUM_PROMPT, scheduled))):
             for each in scheduled:
                 first = each.start + each.num_recomputed_tokens
@@ -189,14 +189,25 @@ class StepEvents:
         self._gaps_us += [gap_us for gap_us in gaps_us if gap_us is not None]
         return self.forget(ended) if ended else ()
 
-    def forget(self, ended: Sequence[str]) -> Iterable[Event]:
-        """Requests have ended: others may have their ids."""
+    def forget(self, ended: Sequence[str], before: Tokens | None = None) -> Iterable[Event]:
+        """Requests have ended: others may have their ids.
+
+        Args:
+            before: as in `count`.
+        """
+        self._gaps.follow(before)
         for request_id in ended:
             self._gaps.forget(request_id)
         return ()
 
     def stat(
-        self, running: int, waiting: int, counts: tuple[int, int, int], seconds: float, spent: float
+        self,
+        running: int,
+        waiting: int,
+        counts: tuple[int, int, int],
+        seconds: float,
+        spent: float,
+        logged: tuple[int, Sequence[int]],
     ) -> Iterable[Event]:
         """The engine's speeds since the last time.
 
@@ -205,7 +216,9 @@ class StepEvents:
             counts: used, cached and free blocks.
             seconds: since the last time.
             spent: of these, on events.
+            logged: output tokens that the log of steps has counted, and the microseconds before each.
         """
+        num_logged, gaps_us = logged
         used, cached, free = counts
         admitted = self._num_admitted_tokens
         stat = Stat(
@@ -215,12 +228,12 @@ class StepEvents:
             cached,
             free,
             in_tok_s=self._num_prompt_positions / seconds,
-            out_tok_s=self._num_output_tokens / seconds,
+            out_tok_s=(self._num_output_tokens + num_logged) / seconds,
             dur_us=round(seconds * 1e6),
             hit_frac=self._num_found_tokens / admitted if admitted else None,
             obs_frac=min(1.0, spent / seconds),
             ttft_us=_percentiles(self._first_token_us),
-            itl_us=_percentiles(self._gaps_us),
+            itl_us=_percentiles([*self._gaps_us, *gaps_us]),
         )
         self._clear()
         return (stat,)
