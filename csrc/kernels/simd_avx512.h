@@ -125,7 +125,16 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_and_si512(x, broadcast_i32(static_cast<int>(0xffff0000))));
   }
   static void store_bf16(std::uint16_t* p, F32 x) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(x);
+    __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+    constexpr int kSubnormal = 0x20;
+    const __mmask16 subnormal = _mm512_fpclass_ps_mask(x, kSubnormal);
+    if (__builtin_expect(subnormal, 0)) {  // the instruction takes them for zeros
+      const __m512i bits = _mm512_castps_si512(x);
+      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), broadcast_i32(1));
+      const __m512i sum = _mm512_add_epi32(bits, _mm512_add_epi32(odd, broadcast_i32(0x7fff)));
+      rounded = _mm256_mask_blend_epi16(subnormal, rounded,
+                                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
+    }
     __builtin_memcpy(p, &rounded, sizeof(rounded));
   }
 };
