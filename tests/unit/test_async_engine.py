@@ -547,6 +547,19 @@ async def test_a_step_is_progress(engine: AsyncLLMEngine) -> None:
 
 
 @around_an_engine(max_num_seqs=2)
+async def test_an_engine_may_be_stuck_after_the_end_of_one_of_two_requests(
+    engine: AsyncLLMEngine,
+) -> None:
+    own, seconds = engine._thread.engine, list[float]()
+    step = own.step
+    own.step = lambda: (seconds.append(engine.seconds_without_step), step())[1]
+    async with await engine.add_request(PROMPT, LONG) as stream:
+        await (await engine.add_request(PROMPT, SamplingParams(max_tokens=1))).complete()
+        await stream.complete()
+    assert min(seconds) > 0
+
+
+@around_an_engine(max_num_seqs=2)
 async def test_shutting_down_aborts(engine: AsyncLLMEngine) -> None:
     StepGate(engine._thread.engine, num_steps=10)
     streams = [await engine.add_request(PROMPT, LONG) for _ in range(4)]
