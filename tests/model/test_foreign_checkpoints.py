@@ -23,6 +23,7 @@ from pellucid.backends.quantization.formats import (
 from pellucid.backends.quantization.matrix import QuantizedMatrix
 from pellucid.benchmark.planned_model import plan_stored_model
 from pellucid.inputs.config import EngineConfig
+from pellucid.loading.files import MappedFile
 from pellucid.loading.open_model import open_stored_model
 from support.checkpoints import write_checkpoint
 from support.decoders import load_decoder
@@ -126,6 +127,18 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_the_numbers_are_those_of_the_file(written: Path) -> None:
     assert (logits(written) == logits(written / "floats")).all()
+
+
+@pytest.mark.parametrize("written", ["awq"], indirect=True)
+def test_no_array_stays_in_memory_beside_the_weights(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = set[tuple[int, int]]()
+    monkeypatch.setattr(MappedFile, "release", lambda _, *place: freed.add(place))
+    load_decoder(written, EXACT)
+    file = (written / "model.safetensors").read_bytes()
+    num_header_bytes = 8 + int.from_bytes(file[:8], "little")
+    assert sum(end - start for start, end in freed) == len(file) - num_header_bytes
 
 
 def test_the_headers_say_what_a_step_takes(written: Path) -> None:
