@@ -27,18 +27,18 @@ def llama_gguf_config(metadata: gguf.GgufMetadata) -> dict[str, Any]:
     }
 
 
-# Converters of Mistral's own format write it for this architecture too, for which llama.cpp does not read it.
-LLAMA_GGUF_LEFT_OVER = frozenset({gguf.YARN_LOG_MULTIPLIER})
+LLAMA_GGUF = GgufFamily(
+    "llama",
+    gguf.LLAMA_KEYS,
+    llama_gguf_config,
+    # Converters of Mistral's own format write it for this architecture too, for which llama.cpp does not read it.
+    left_over=frozenset({gguf.YARN_LOG_MULTIPLIER}),
+)
 
 LLAMA = Family(
     architectures=("LlamaForCausalLM",),
     model_types=("llama",),
     read_config=_read_config,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
-    gguf=GgufFamily(
-        "llama",
-        gguf.LLAMA_KEYS,
-        llama_gguf_config,
-        left_over=LLAMA_GGUF_LEFT_OVER,
-    ),
+    gguf=LLAMA_GGUF,
 )

@@ -1,6 +1,7 @@
 """Mistral: Llama with a sliding window. Ministral: windows of some layers; Ministral 3: queries that grow
 with their position."""
 
+from dataclasses import replace
 from typing import Any
 
 from pellucid.facts.json_object import JsonObject
@@ -8,7 +9,7 @@ from pellucid.facts.model_config import ModelConfig, RopeGrowth
 from pellucid.models import gguf_metadata as gguf
 from pellucid.models.config_json import Windows, llama_like, mixed_windows, one_window
 from pellucid.models.family import Family, GgufFamily
-from pellucid.models.llama import LLAMA_GGUF_LEFT_OVER, llama_gguf_config
+from pellucid.models.llama import LLAMA_GGUF
 from pellucid.models.rope_config import FULL, SLIDING, rope_object
 from pellucid.models.stored_weights import GGUF_PAIRS, LLAMA_WEIGHTS
 
@@ -69,12 +70,10 @@ MISTRAL = Family(
     model_types=("mistral",),
     read_config=_read_mistral,
     weights={**LLAMA_WEIGHTS, **GGUF_PAIRS},
-    gguf=GgufFamily(
-        "llama",  # llama.cpp has no name of its own for it
-        gguf.LLAMA_KEYS | {gguf.WINDOW},
-        llama_gguf_config,
+    gguf=replace(  # llama.cpp has no name of its own for it
+        LLAMA_GGUF,
+        keys=LLAMA_GGUF.keys | {gguf.WINDOW},
         matches=lambda metadata: metadata.has(gguf.WINDOW),
-        left_over=LLAMA_GGUF_LEFT_OVER,
     ),
 )
 
