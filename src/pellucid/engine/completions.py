@@ -106,8 +106,7 @@ class Completions:
         Returns:
             What each request takes, by id, in the order of the step.
         """
-        if result.errors:
-            self._fail(result.errors)
+        self._fail(result.errors)
         for request_id, logprobs in result.prompt_logprobs.items():
             output = self.unfinished[request_id].request_output
             try:

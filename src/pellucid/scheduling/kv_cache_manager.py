@@ -352,7 +352,7 @@ class KVCacheManager:
         tables = self._tables_of(parent)
         if self.open_keys is not None:
             num_tokens = self._if_visible(tables, self.open_keys.fork(parent, child, num_tokens))
-        self._replace(child, tables.fork(child, num_tokens))
+        self._tables[child.request_id] = tables.fork(child, num_tokens)
         if self.states is not None and not self.states.fork(parent, child):
             self.release(child)
             return 0
@@ -380,7 +380,7 @@ class KVCacheManager:
         ]
         for fork in forks:
             self._tables_of(fork.request).cut(0)
-            self._replace(fork.request, fork)
+            self._tables[fork.request.request_id] = fork
         if self.offload is not None:
             for request in requests:  # offloaded blocks of its old text: nothing may restore them
                 self.offload.drop(request.request_id)
@@ -517,11 +517,6 @@ class KVCacheManager:
             tables = RequestTables(request, self.block_pool, self.needs, self.block_ops)
             self._tables[request.request_id] = tables
         return tables
-
-    def _replace(self, request: Request, tables: RequestTables) -> None:
-        """Gives a request that has no blocks other tables."""
-        self._tables[request.request_id] = tables
-        self._finder.forget(request)
 
     def _if_visible(self, tables: RequestTables, num_tokens: int) -> int:
         """0 if blocks that the token at a position sees have left the window and were freed."""

@@ -134,7 +134,7 @@ class PrefixFinder:
         return found
 
     def forget(self, request: Request) -> None:
-        """Drops the last result of `find`: the request has taken the blocks, has others, or has ended."""
+        """Drops the last result of `find`: the request has taken the blocks, or has ended."""
         self._found.pop(request.request_id, None)
 
     def blocks_to_read(self, tables: RequestTables, first: int, max_blocks: int) -> BlocksToRead:
