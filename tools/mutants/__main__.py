@@ -227,7 +227,9 @@ def main() -> None:
     say = functools.partial(print, file=os.fdopen(os.dup(1), "w"), flush=True)
     os.dup2(os.open("output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)  # what tests write
     trials = Trials(functools.partial(try_changes, options, covering, say), covering.seconds)
-    folders = covering.folders if any("src" in it[:4] for it in options.paths) else ["tests/native"]
+    folders = (
+        covering.folders if any(it.startswith("src") for it in options.paths) else ["tests/native"]
+    )
     with tempfile.TemporaryDirectory() as folder:
         pytest.main([*QUIET, f"--basetemp={folder}/tests", *folders], plugins=[trials])
     if not trials.tests:
