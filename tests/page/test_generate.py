@@ -229,7 +229,7 @@ def test_hostile_text_stays_text_live_and_in_a_trace(page: Any) -> None:
             page.locator("main img, main script, main iframe, header b:has-text('hostile')").count()
             == 0
         )
-    assert page.locator(".recorded").inner_text() == "recorded: <b>hostile<i>.jsonl"
+    assert page.locator(".recorded").inner_text() == "recorded: <b>hostile<i>"
 
 
 def test_keys_may_come_faster_than_the_page_is_drawn(page: Any) -> None:

@@ -41,7 +41,7 @@ def test_rounds_acceptance_and_speed_up_are_those_of_the_events(page: Any) -> No
 
     page.get_by_label("a: a draft is right").focus()
     page.keyboard.press("Home")
-    for label in ("v: cost of verifying", "c: cost of a draft"):
+    for label in ("v: cost to verify", "c: cost of a draft"):
         page.get_by_label(label).focus()
         page.keyboard.press("ArrowRight")  # what was measured may be too little to move the slider
         page.keyboard.press("Home")

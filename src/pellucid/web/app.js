@@ -86,7 +86,7 @@ function Header({ view }) {
     </select>
     <span class="spacer"></span>
     <${Engine} />
-    ${!source.isLive && html`<span class="recorded">recorded: ${source.name}</span>`}
+    ${!source.isLive && html`<span class="recorded">recorded: ${source.name.replace(/\.jsonl(\.gz)?$/, "")}</span>`}
     <span class="kinds" aria-label="M measured, C counted, E estimated"
       ><i class="badge">M</i>easured <i class="badge">C</i>ounted <i class="badge">E</i>stimated</span>
     <${Looking} />

@@ -288,7 +288,7 @@ const SLIDERS = [
   ["a", "a: a draft is right", 0, 0.99, 0.01],
   ["k", "k: drafts a round", 1, MAX_K, 1],
   ["c", "c: cost of a draft", 0, 1, 0.01],
-  ["v", "v: cost of verifying", 0.5, 4, 0.05],
+  ["v", "v: cost to verify", 0.5, 4, 0.05],
 ];
 
 /** @param {{session: Session, state: SpeculateState}} props */

@@ -35,10 +35,10 @@ export function View({ session }) {
           { label: "to the last token: decode", colour: "color-mix(in srgb, var(--o1) 40%, transparent)" }, { label: "cancelled or failed", colour: "var(--coral)" },
         ]} />`}
       <//>
-      <${InCache} session=${session.later} />
     </div>
     <div class="column">
       <${Queue} session=${session} state=${state} />
+      <${InCache} session=${session.later} />
       <${Figures} state=${state} />
       <${Watch} session=${session} />
     </div>
@@ -107,9 +107,9 @@ function Ask({ session, state }) {
   <//>`;
 }
 
-/** A recorded load in words. @param {any} body */
+/** A recorded load in words, its ranges too: they would break after the hyphen. @param {any} body */
 const nameOf = (body) =>
-  `${count(body.num_requests)} requests, ${body.rate} a second; prompts of ${body.prompt_tokens} tokens after ${body.prefix_tokens} that all share, answers of ${body.output_tokens}; static batches of ${body.static_batch}`;
+  `${count(body.num_requests)} requests, ${body.rate} a second; prompts of ${body.prompt_tokens} tokens after ${body.prefix_tokens} that all share, answers of ${body.output_tokens}; static batches of ${body.static_batch}`.replaceAll("-", " to ");
 
 const MOST = 14; // lines shown at once
 const PERIOD_MS = 700;

@@ -17,16 +17,19 @@ export function View({ session }) {
     press("r", "run with and without drafts", "#speculate-both, #replay"),
     press("g", "generate on the engine that serves", "#speculate-run"),
   ]);
+  const isDone = state.latest?.run.end;
+  const table = html`<${Rounds} session=${session} state=${state} rounds=${rounds} />`;
   return html`
     <div class="column">
       <${Ask} session=${session} state=${state} />
       <${Both} state=${state} />
-      <${Rounds} session=${session} state=${state} rounds=${rounds} />
+      ${!isDone && table}
     </div>
     <div class="column">
       <${Paid} session=${session} state=${state} />
       <${ByPosition} rounds=${rounds} />
     </div>
+    ${isDone && table}
   `;
 }
 
