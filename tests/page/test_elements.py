@@ -157,7 +157,7 @@ def a_step_back_says_what_came_from_the_cache(page: Any) -> None:
 def the_curves_have_tables(page: Any) -> None:
     assert page.locator(".curves h3").all_inner_texts() == [
         "time of each token",
-        "tokens passed through the model, so far",
+        "tokens passed so far",
         "operations so far",
         "keys and values kept after the step",
     ]

@@ -297,7 +297,7 @@ export function Contents({ session, asTable }) {
   const label = `${name} of block ${block}, layer ${layer.value}, head ${head.value}: ${tokens} tokens of ${reply.head_dim} numbers.`;
   return html`<${Panel} title="Keys and values" about=${`block ${block}: ${tokens} tokens of ${reply.head_dim} numbers, in ${reply.dtype}`}>
     <div class="pick-row">
-      <${Choice} label="" of=${which} options=${[["k", "keys"], ["v", "values"]]} />
+      <${Choice} label="show" of=${which} options=${[["k", "keys"], ["v", "values"]]} />
       <label class="dim">layer <${Select} of=${layer} options=${upTo(reply.n_layers)} /></label>
       <label class="dim">kv-head <${Select} of=${head} options=${upTo(reply.n_kv)} /></label>
     </div>

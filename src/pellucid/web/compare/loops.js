@@ -200,11 +200,11 @@ const LOOPS = {
     one: {
       title: "one after the other",
       code: [
-        ["for request in requests:"],
-        ["    model(request.prompt, request.cache)", "prefill"],
-        ["    while not request.ended:"],
-        ["        logits = model(request.last, request.cache)", "decode"],
-        ["        request.append(sample(logits))"],
+        ["for r in requests:"],
+        ["    model(r.prompt, r.cache)", "prefill"],
+        ["    while not r.ended:"],
+        ["        logits = model(r.last, r.cache)", "decode"],
+        ["        r.append(sample(logits))"],
         ["return requests", "done"],
       ],
     },

@@ -12,7 +12,7 @@ import { Arms, runText } from "./frame.js";
 
 const PROMPT = "Once upon a time";
 
-const ROUNDS_SHOWN = 10;
+const ROUNDS_SHOWN = 16;
 
 /** @type {Lesson} */
 export const speculation = {

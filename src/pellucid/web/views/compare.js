@@ -193,7 +193,7 @@ export function Curves({ state, asTable }) {
   /** @type {[string, "timeUs" | "stepUs" | "passed" | "flops" | "heldBytes", (value: number) => string, number?][]} */
   const curves = [
     isBatch ? ["time so far", "timeUs", inTime] : ["time of each token", "stepUs", inTime],
-    ["tokens passed through the model, so far", "passed", count],
+    ["tokens passed so far", "passed", count],
     ["operations so far", "flops", inPrefix],
     ["keys and values kept after the step", "heldBytes", (value) => (value ? inBytes(value) : "0"), 1024],
   ];
