@@ -114,8 +114,8 @@ def forget_events(server: RunningServer) -> None:
     """Empties what the server keeps for late readers: a page then knows nothing of the tests before."""
     feed = server.service.feed
     server.wait_until(lambda: not feed._readers, "the end of the page before")
-    feed._ring[:] = [None] * len(feed._ring)
-    feed._end = 0
+    feed._kept.clear()
+    feed._num_kept = 0
 
 
 @pytest.fixture
