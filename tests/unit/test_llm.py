@@ -317,6 +317,17 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(llm: LLM) -> None:
     assert waited == [False]
 
 
+def test_a_handler_of_ctrl_c_that_goes_on_is_called_once(llm: LLM) -> None:
+    calls, step = list[int](), llm.engine.step
+    llm.engine.step = lambda: (calls or signal.raise_signal(signal.SIGINT), step())[1]
+    before = signal.signal(signal.SIGINT, lambda number, _: calls.append(number))
+    try:
+        llm.generate([1, 2], SamplingParams(max_tokens=5, ignore_eos=True))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == [signal.SIGINT]
+
+
 def test_ctrl_c_that_is_ignored_stays_ignored(llm: LLM) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
