@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,7 @@ enum ScheduledField : Py_ssize_t {
 enum TakenField : Py_ssize_t { kTokenIds, kTokensEnd };
 enum ChangesField : Py_ssize_t { kRows, kGroups, kUsed, kCached, kFree, kNumWasted };
 
-// What `begin` says that the log tells.
+// What `begin` says that the log tells: TELLS_TOKENS and TELLS_BLOCKS of observing/events.py.
 constexpr int kTellsTokens = 1, kTellsBlocks = 2;
 
 enum class ToldTokens { kNone, kSome, kAll };
@@ -383,7 +384,7 @@ class StepLog {
   nb::tuple scheduled_, tables_;
   nb::dict taken_;
   const nb::dict no_tokens_;
-  nb::object changes_;
+  nb::object changes_ = nb::none();
   ToldTokens told_tokens_ = ToldTokens::kNone;
   std::int64_t gap_us_ = 0;
   bool is_plain_ = false, has_tokens_ = false, has_blocks_ = false;
@@ -400,8 +401,6 @@ class StepLog {
 }  // namespace
 
 void bind_step_log(nb::module_& m) {
-  m.attr("TELLS_TOKENS") = kTellsTokens;
-  m.attr("TELLS_BLOCKS") = kTellsBlocks;
   nb::class_<LoggedEvents>(
       m, "LoggedEvents",
       "Events that follow each other, as JSON: an array without its brackets, empty if "

@@ -318,10 +318,6 @@ class TokenTable:
         The first token whose text a later one has, too; None: all are different.
         """
 
-TELLS_TOKENS: int = 1
-
-TELLS_BLOCKS: int = 2
-
 class LoggedEvents:
     """
     Events that follow each other, as JSON: an array without its brackets, empty if `last_seq` is before `seq`. `t_us` is of the last one.

@@ -196,17 +196,8 @@ class SchedulingEvents:
             now: when they were sampled, seconds.
         """
         is_told = self._sink.told & events.TELLS_BLOCKS and self._counter == "log"
-        if not is_told or self.block_rows or self.snapshot_rows or self.ended or left_out:
-            self._keep_step(output, taken, left_out, now)
-
-    def _keep_step(
-        self,
-        output: SchedulerOutput,
-        taken: Mapping[str, Taken],
-        left_out: Collection[str],
-        now: float,
-    ) -> None:
-        """As `step`, where more has changed than the slots that a plain step fills."""
+        if is_told and not (self.block_rows or self.snapshot_rows or self.ended or left_out):
+            return
         if self._stat_since is None:  # the first subscriber came within the step
             return
         sink, log, ended = self._sink, self._sink.step_log, self.ended
